@@ -226,7 +226,7 @@ class _Reader(gguf.GGUFReader):
     """The library's reader with its arrays of metadata read in one go.
 
     The base class makes several slices of a NumPy memory map for each token and merge: 5 s for a vocabulary of 49,152.
-    Slicing a plain array, and arrays without a slice an entry, take 0.1 s and give fields of the same form.
+    Slicing a plain array, and arrays without a slice an entry, take 0.2 s and give fields of the same form.
     """
 
     @property
