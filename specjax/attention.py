@@ -4,8 +4,8 @@ pass, seen through the tree mask. No mask over the prefix but its length.
 Each part gives (o, m, l): the sum of values weighted by ``exp(score - m)``, the largest score m, and the sum of weights l.
 Two parts merge as ``o = o1 e^(m1-m) + o2 e^(m2-m)``, the same for l, with m = max(m1, m2); the output is o / l.
 
-The cost follows the used length: a `switch` over a few static prefix sizes, so that a short text in a large cache reads
-little and a long one is one product.
+The cost follows the used length: a loop over blocks of the cache whose trip count is data, each block merged into the running
+(o, m, l). One loop body is compiled, whatever the capacity.
 """
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax.types import Array
 
-_SIZES = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
+_BLOCK = 128
+"""Slots of a block: small enough to waste little on short texts, large enough for an efficient product."""
 
 
 class Part(NamedTuple):
@@ -43,54 +45,51 @@ def over(k: Array, v: Array, q: Array, visible: Array) -> Part:
     return Part(v @ p, m, jnp.sum(p, axis=2, keepdims=True))
 
 
-def merge(a: Part, b: Part) -> Array:
-    """The normalised output f[B,G,d,M] of two parts."""
+def join(a: Part, b: Part) -> Part:
+    """Attention over the keys of both parts."""
     m = jnp.maximum(a.m, b.m)
     wa, wb = jnp.exp(a.m - m), jnp.exp(b.m - m)
-    return (a.o * wa + b.o * wb) / (a.l * wa + b.l * wb)
+    return Part(a.o * wa + b.o * wb, m, a.l * wa + b.l * wb)
 
 
-def prefix_sizes(capacity: int) -> tuple[int, ...]:
-    """Static prefix lengths a pass may read in a cache of `capacity` slots, ascending, the last one all of it.
+def block_size(capacity: int) -> int:
+    """The largest power of two up to 128 that divides the capacity.
 
-    >>> prefix_sizes(600)
-    (128, 256, 512, 600)
+    >>> block_size(512), block_size(40)
+    (128, 8)
     """
-    return (*(s for s in _SIZES if s < capacity), capacity)
+    return math.gcd(capacity, _BLOCK)
 
 
 def over_prefix(k: Array, v: Array, length: Array, q: Array) -> Part:
-    """Attention over the first `length` i32[B] slots of a cache layer; reads the smallest static size that holds them all."""
-    sizes = prefix_sizes(k.shape[2])
+    """Attention over the first `length` i32[B] slots of a cache layer (shapes as in `over`), reading only blocks in use."""
+    size = block_size(k.shape[2])
 
-    def branch(size: int):
-        def run(k: Array, v: Array, q: Array) -> Part:
-            visible = jnp.arange(size)[:, None] < length[:, None, None, None]
-            return over(k[:, :, :size], v[:, :, :, :size], q, visible)
-        return run
+    def body(i: Array, part: Part) -> Part:
+        keys = jax.lax.dynamic_slice_in_dim(k, i * size, size, axis=2)
+        values = jax.lax.dynamic_slice_in_dim(v, i * size, size, axis=3)
+        visible = (i * size + jnp.arange(size))[None, None, :, None] < length[:, None, None, None]
+        return join(part, over(keys, values, q, visible))
 
-    if len(sizes) == 1:
-        return branch(sizes[0])(k, v, q)
-    which = jnp.sum(jnp.max(length) > jnp.asarray(sizes[:-1])).astype(jnp.int32)
-    return jax.lax.switch(which, [branch(s) for s in sizes], k, v, q)
+    nothing = Part(jnp.zeros_like(q), jnp.full_like(q[:, :, :1], -1e30), jnp.zeros_like(q[:, :, :1]))
+    return jax.lax.fori_loop(0, (jnp.max(length) + size - 1) // size, body, nothing)
 
 
 def attend(q: Array, k: Array, v: Array, length: Array, scratch_k: Array, scratch_v: Array, mask: Array) -> Array:
     """Attention of T query rows over a committed prefix and R scratch rows.
 
     Args:
-      q: f[H,d,B,T] rotated queries, not yet scaled. k: f[B,G,S,d] and v: f[B,G,d,S] one layer of the cache.
-      length: i32[B]. scratch_k: f[B,G,R,d]. scratch_v: f[B,G,d,R]. mask: bool[B,T,R] scratch slots each query sees.
+      q: f[G,d,H/G,B,T] rotated queries, not yet scaled: all query heads that share a key head side by side.
+      k: f[B,G,S,d] and v: f[B,G,d,S], one layer of the cache. length: i32[B].
+      scratch_k: f[B,G,R,d]. scratch_v: f[B,G,d,R]. mask: bool[B,T,R] scratch slots each query sees.
 
     Returns:
-      f[H,d,B,T].
+      f[G,d,H/G,B,T].
     """
-    heads, d, batch, t = q.shape
-    groups = k.shape[1]
-    share = heads // groups
-    columns = q.reshape(groups, share, d, batch, t).transpose(3, 0, 2, 1, 4).reshape(batch, groups, d, share * t)
-    columns = columns * (1.0 / math.sqrt(d))
-    seen = jnp.broadcast_to(mask.transpose(0, 2, 1)[:, None, :, None, :], (batch, 1, mask.shape[2], share, t))
-    here = over(scratch_k, scratch_v, columns, seen.reshape(batch, 1, mask.shape[2], share * t))
-    out = merge(over_prefix(k, v, length, columns), here)
-    return out.reshape(batch, groups, d, share, t).transpose(1, 3, 2, 0, 4).reshape(heads, d, batch, t)
+    groups, d, share, batch, t = q.shape
+    rows = mask.shape[2]
+    columns = q.transpose(3, 0, 1, 2, 4).reshape(batch, groups, d, share * t) * np.asarray(1.0 / math.sqrt(d), q.dtype)
+    seen = jnp.broadcast_to(mask.transpose(0, 2, 1)[:, None, :, None, :], (batch, 1, rows, share, t)).reshape(batch, 1, rows, share * t)
+    here = over(scratch_k, scratch_v, columns, seen)
+    whole = join(over_prefix(k, v, length, columns), here)
+    return (whole.o / whole.l).reshape(batch, groups, d, share, t).transpose(1, 2, 3, 0, 4)

@@ -4,6 +4,9 @@ A block is ``x += O attention(rotate(Q n(x)), rotate(K n(x)), V n(x))``, then ``
 RMSNorm n. Activations are FEATURE-MAJOR, ``x[D, B, T]``, and weights are ``[out, in]``: every product has the weights as its
 left operand with contiguous rows. On a CPU that reads them once and unpacked (measured: 16 columns cost 2.1x one column,
 against 3.3x for ``x @ W``); an accelerator chooses its own layouts.
+
+The rows of Q (and the columns of O) are stored in the order (key head, feature, query heads that share the key head), so that a
+pass of one sequence needs no transposition between the projection and the scores; see `queries_side_by_side`.
 """
 from __future__ import annotations
 
@@ -64,6 +67,23 @@ def random_params(config: LlamaConfig, seed: int = 0) -> dict[str, Any]:
     return nnx.to_pure_dict(nnx.split(Llama(config, nnx.Rngs(seed)))[1])
 
 
+def queries_side_by_side(rows: np.ndarray, config: LlamaConfig) -> np.ndarray:
+    """Reorders query rows from (query head, feature) to the stored order (key head, feature, query head of the group).
+
+    Args:
+      rows: [H * d, ...] rows of Q or of its bias, or the transposed O. config: the model.
+
+    Returns:
+      The same rows, reordered.
+
+    >>> c = LlamaConfig(vocab=8, layers=1, width=8, heads=4, kv_heads=2, head_dim=2, ffn=8, context=64)
+    >>> queries_side_by_side(np.arange(8), c).tolist()
+    [0, 2, 1, 3, 4, 6, 5, 7]
+    """
+    shape = (config.kv_heads, config.heads // config.kv_heads, config.head_dim, *rows.shape[1:])
+    return np.ascontiguousarray(np.swapaxes(rows.reshape(shape), 1, 2)).reshape(rows.shape)
+
+
 def linear(w: Array, x: Array) -> Array:
     """``w @ x`` over the feature axis: f[out,in], f[in,B,T] -> f[out,B,T]."""
     return (w @ x.reshape(x.shape[0], -1)).reshape(-1, *x.shape[1:])
@@ -78,9 +98,9 @@ def rms_norm(x: Array, scale: Array, eps: float, axis: int = 0) -> Array:
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Rotates the halves of each head: x f[heads,d,B,T], cos and sin f[d/2,B,T]."""
-    half = x.shape[1] // 2
-    a, b = x[:, :half], x[:, half:]
+    """Rotates the halves of each head: x f[G,d,n,B,T], cos and sin f[d/2,B,T]."""
+    a, b = jnp.split(x, 2, axis=1)
+    cos, sin = cos[None, :, None], sin[None, :, None]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
 
 
@@ -119,18 +139,19 @@ def target(config: LlamaConfig) -> Target:
     def angles(state: cache.Cache, rows: Rows, dtype: jnp.dtype) -> tuple[Array, Array]:
         position = (state.position[:, None] + rows.depth).astype(jnp.float32)
         angle = jnp.asarray(frequencies, jnp.float32)[:, None, None] * position
-        return jnp.cos(angle).astype(dtype), jnp.sin(angle).astype(dtype)
+        # Without the barrier the compiler recomputes the sines inside every layer.
+        return jax.lax.optimization_barrier((jnp.cos(angle).astype(dtype), jnp.sin(angle).astype(dtype)))
 
     def attention_part(block: Block, x: Array, kv: tuple[Array, ...], rows: Rows, state: cache.Cache, turn: tuple[Array, Array]
                        ) -> tuple[Array, Array, Array]:
         mixed = linear(block.qkv[...], rms_norm(x, block.attention_norm[...], c.norm_eps))
         if block.qkv_bias is not None:
             mixed = mixed + block.qkv_bias[...][:, None, None]
-        heads = mixed.reshape(-1, c.head_dim, *x.shape[1:])
-        q, k, v = heads[:c.heads], heads[c.heads:c.heads + c.kv_heads], heads[c.heads + c.kv_heads:]
+        split = c.heads * c.head_dim, (c.heads + c.kv_heads) * c.head_dim
+        q, k, v = (part.reshape(c.kv_heads, c.head_dim, -1, *x.shape[1:]) for part in jnp.split(mixed, split))
         if block.q_norm is not None:
             q, k = rms_norm(q, block.q_norm[...], c.norm_eps, 1), rms_norm(k, block.k_norm[...], c.norm_eps, 1)
-        q, k = rotate(q, *turn), rotate(k, *turn)
+        q, k, v = rotate(q, *turn), rotate(k, *turn)[:, :, 0], v[:, :, 0]
         old_k, old_v, scratch_k, scratch_v = kv
         new_k, new_v = cache.write_rows(scratch_k, scratch_v, k.transpose(2, 0, 3, 1), v.transpose(2, 0, 1, 3), rows.at)
         out = attention.attend(q, old_k, old_v, state.length, new_k, new_v, rows.mask)

@@ -1,4 +1,5 @@
-"""From a checkpoint's tensors to the parameter tree of `specjax.targets.llama`: q, k, v and gate, up are stacked, nothing else.
+"""From a checkpoint's tensors to the parameter tree of `specjax.targets.llama`: q, k, v and gate, up are stacked, and the query
+rows take the order that the network stores (`specjax.targets.llama.queries_side_by_side`).
 
 Tensors are read, stacked and placed one block at a time, so the peak is the model plus one block.
 """
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.targets.llama import abstract
+from specjax.targets.llama import abstract, queries_side_by_side
 from specjax.weights.checkpoint import Checkpoint, CheckpointError
 
 
@@ -28,9 +29,15 @@ def params_of(checkpoint: Checkpoint, dtype: Any = jnp.float32) -> dict[str, Any
     """
     c, left = checkpoint.config, dict(checkpoint.tensors)
 
+    def take(name: str) -> np.ndarray:
+        value = left.pop(name)()
+        if ".q_proj." in name:
+            return queries_side_by_side(value, c)
+        return queries_side_by_side(value.T, c).T if ".o_proj." in name else value
+
     def read(*names: str) -> jax.Array:
-        parts = [left.pop(name)() for name in names]
-        return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts), dtype)
+        parts = [take(name) for name in names]
+        return jnp.asarray(np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts), dtype)
 
     def block(i: int) -> dict[str, jax.Array]:
         at = f"model.layers.{i}."
