@@ -107,7 +107,10 @@ def temperature() -> Warp:
         del tokens, count
         return w
 
-    return Warp(init, law, observe)
+    def greedy(w: TemperatureState) -> Array:
+        return w.temperature <= 0
+
+    return Warp(init, law, observe, greedy)
 
 
 def check_temperature(value: float) -> float:

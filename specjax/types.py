@@ -275,11 +275,14 @@ class Warp(NamedTuple):
     Attributes:
       init: (batch) -> state. law: (state of one row, logits f[V], path_tokens i32[K], depth i32[]) -> log-probabilities f[V].
       observe: (state, tokens i32[B,K+1], count i32[B]) -> state.
+      greedy: (state) -> bool[B]; True promises that the law is the point mass at the largest logit, so that a batch of greedy
+        requests need not normalise or draw anything.
     """
 
     init: Callable[..., Any]
     law: Callable[..., Any]
     observe: Callable[..., Any]
+    greedy: Callable[..., Any]
 
 
 class Controller(NamedTuple):

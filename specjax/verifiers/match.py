@@ -32,18 +32,24 @@ def match() -> Verifier:
         children &= ((draft.kind != EMPTY) & (draft.kind != RIDER))[:, None, :]
         distinct = tree.first_with_token(draft)
 
-        def step(w: Walk) -> Walk:
+        def sampled(w: Walk) -> tuple[Array, Array]:
             log_p = law_at(ctx, draft, scores.logits, w)
-            y = sampling.race(log_p, sampling.text_times(ctx, w.depth + 1, ids))
+            reach = jnp.exp(jnp.take_along_axis(log_p, jnp.maximum(draft.tokens, 0), axis=1))
+            return sampling.race(log_p, sampling.text_times(ctx, w.depth + 1, ids)), reach
+
+        def greedy(w: Walk) -> tuple[Array, Array]:
+            y = sampling.argmax(scores.logits[b, w.row])
+            return y, (draft.tokens == y[:, None]).astype(scores.logits.dtype)
+
+        def step(w: Walk) -> Walk:
+            y, reach = jax.lax.cond(jnp.all(ctx.warp.greedy(ctx.warp_state)), greedy, sampled, w)
             mine = children[b, w.row]
             must = mine & (draft.kind == FORCED)
             y = jnp.where(jnp.any(must, axis=1), jnp.max(jnp.where(must, draft.tokens, -1), axis=1), y)
             hit = mine & (draft.tokens == y[:, None])
-            child = jnp.argmax(hit, axis=1)
-            reach = jnp.exp(jnp.take_along_axis(log_p, jnp.maximum(draft.tokens, 0), axis=1))
             go_on = jnp.sum(jnp.where(mine & distinct & (draft.tokens >= 0), reach, 0.0), axis=1).astype(jnp.float32)
             go_on = jnp.where(jnp.any(mine, axis=1), go_on, -1.0)
-            return w.advance(jnp.any(hit, axis=1), child, y, go_on)
+            return w.advance(jnp.any(hit, axis=1), jnp.argmax(hit, axis=1), y, go_on)
 
         done = jax.lax.while_loop(lambda w: jnp.any(w.active), step, begin(draft))
         return done.verdict()
