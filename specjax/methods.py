@@ -71,7 +71,7 @@ def _alternate(model: Model) -> tuple[bool, ...]:
 
 _ALL = (
     Entry("plain", "-", "no draft: the baseline of every ratio, in the same loop", "text", _by_itself(lambda m: none())),
-    Entry("lookup", "Saxena 2023 (prompt lookup); length rule of SuffixDecoding, Oliaro et al. 2024",
+    Entry("lookup", "Saxena 2023 (prompt lookup)",
           "what followed the longest earlier match of the text's own suffix", "text", _by_itself(lambda m: lookup())),
     Entry("speculative_decoding", "Leviathan et al. 2023; Chen et al. 2023", "a small model drafts a sampled chain of 3; rejection",
           "law", _with_small(lambda d: model_drafter(d.target, chain(3)), rejection_chain)),
@@ -90,7 +90,7 @@ _ALL = (
     Entry("early_exit", "Elhoushi et al. 2024 (LayerSkip, untrained)", "the first half of the blocks drafts 3; the pass resumes there; match",
           "text", _by_itself(lambda m: early_exit(chain(3), max(1, m.config.layers // 2)))),
     Entry("lookup_and_model", "prefix merge of two drafters", "lookup and a small model's chain, merged to 16 rows; match", "text",
-          _with_small(lambda d: merge(lookup(12), model_drafter(d.target, chain(3)), rows=16))),
+          _with_small(lambda d: merge(lookup(((2, 3), (5, 12))), model_drafter(d.target, chain(3)), rows=16))),
 )
 TABLE = {entry.name: entry for entry in _ALL}
 

@@ -1,7 +1,8 @@
-"""`lookup`: propose what followed the longest earlier match of the text's own suffix (prompt lookup; SuffixDecoding's length rule).
+"""`lookup`: propose what followed the longest earlier match of the text's own suffix (prompt lookup, Saxena 2023).
 
-The match of length e suggests a chain of ``alpha * e`` tokens: long matches are trusted longer. A match may start in the prompt
-or in the output, and where its continuation reaches the end of the text it goes round with the match's own period.
+A longer match is trusted longer. The lengths are those that fill a pass of a row count at which cost has a flat: with the default,
+a match of 2 tokens fills a pass of 4 rows and one of 5 a pass of 16. A match may start in the prompt or in the output, and where its
+continuation reaches the end of the text it goes round with the match's own period.
 """
 from __future__ import annotations
 
@@ -18,21 +19,26 @@ from specjax.types import DETERMINISTIC, FORCED, Context, Draft, Drafter, Outcom
 
 
 @piece
-def lookup(longest: int = 15, alpha: float = 4.0, min_match: int = 2, cap: int = 60) -> Drafter:
+def lookup(lengths: tuple[tuple[int, int], ...] = ((2, 3), (5, 15)), cap: int = 60) -> Drafter:
     """Suffix matches in the request's own text, as chains.
 
     Args:
-      longest: most tokens drafted. alpha: tokens drafted for each matched token. min_match: shortest match that is used.
+      lengths: (shortest match, tokens to draft) pairs, both ascending; the last pair that a match reaches counts.
       cap: matches longer than this count as this long.
 
     Returns:
       A Drafter without parameters; its state is the text, bounded by the capacity, and dies with the request.
 
     Raises:
-      ValueError: a parameter out of range.
+      ValueError: pairs that are empty, not positive or not ascending, or that start beyond the cap.
     """
-    if longest < 1 or alpha <= 0 or not 1 <= min_match <= cap:
-        raise ValueError(f"longest is {longest}, alpha {alpha}, min_match {min_match}, cap {cap}: need longest >= 1, alpha > 0 and 1 <= min_match <= cap")
+    matches, amounts = [m for m, _ in lengths], [t for _, t in lengths]
+    for values in (matches, amounts):
+        if not values or min(values) < 1 or values != sorted(set(values)):
+            raise ValueError(f"lengths is {lengths}: pairs (match, tokens) of positive, ascending numbers are needed")
+    if matches[-1] > cap:
+        raise ValueError(f"lengths asks for matches of {matches[-1]} tokens, but cap is {cap}")
+    longest = amounts[-1]
 
     def init(params: dict[str, Any], batch: int, capacity: int, depth: int) -> MatchState:
         del params, depth
@@ -43,8 +49,8 @@ def lookup(longest: int = 15, alpha: float = 4.0, min_match: int = 2, cap: int =
 
         def one(s: MatchState) -> tuple[Any, ...]:
             j, e = match_state.best(s)
-            count = jnp.clip((alpha * e).astype(jnp.int32), 1, longest)
-            return match_state.continuation(s, j, longest), jnp.where(e >= min_match, count, 0)
+            reached = jnp.sum(e >= jnp.asarray(matches))
+            return match_state.continuation(s, j, longest), jnp.asarray([0, *amounts])[reached]
 
         tokens, count = jax.vmap(one)(state)
         return tree.chain(ctx.root, tokens, count), state
