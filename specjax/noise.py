@@ -34,7 +34,7 @@ class Noise(NamedTuple):
       seed: u32[]. request: i32[B] explicit request ids, never batch row or slot.
       coupled: static; drafters may draw with the text's own noise.
       stream: static id of the drafter in the composition.
-      table: None, or purpose -> f[B,rows,...] given coins (enumeration of exact laws runs the same code on given coins).
+      table: None, or `given_key` -> f[B,rows,...] given coins (enumeration of exact laws runs the same code on given coins).
     """
 
     seed: Array
@@ -52,6 +52,15 @@ def child(noise: Noise, number: int) -> Noise:
     [1, 17]
     """
     return noise._replace(stream=noise.stream * 8 + number + 1)
+
+
+def given_key(purpose: int, stream: int = 0) -> int:
+    """Where `Noise.table` holds the coins of a purpose and stream; the text's own noise has no stream.
+
+    >>> given_key(DRAW), given_key(DRAW, 2), given_key(TEXT, 2)
+    (1, 9, 0)
+    """
+    return purpose if purpose == TEXT else purpose + 4 * stream
 
 
 def mix(x: Array) -> Array:
@@ -80,7 +89,9 @@ def words(noise: Noise, purpose: int, index: Array, row: Array | int) -> tuple[A
     index, row = _u32(index), _u32(row)
     request = _u32(noise.request).reshape(noise.request.shape + (1,) * (index.ndim - noise.request.ndim))
     label = np.uint32((purpose * 0x01000193 + (0 if purpose == TEXT else noise.stream) * 0x5BD1E995) & 0xFFFFFFFF)
-    a = mix(_u32(noise.seed) ^ _GOLDEN)
+    row = jnp.broadcast_to(row, index.shape) if row.ndim < 2 else row
+    index = jnp.broadcast_to(index, jnp.broadcast_shapes(index.shape, row.shape))
+    a = jnp.broadcast_to(mix(_u32(noise.seed) ^ _GOLDEN), index.shape)
     a = mix(a + request * np.uint32(0xC2B2AE35))
     a = mix(a ^ (index * np.uint32(0x27D4EB2F) + label))
     a = mix(a + row * np.uint32(0x165667B1))
@@ -99,8 +110,12 @@ def bits(a: Array, b: Array, ids: Array) -> Array:
 
 
 def uniform_from(word: Array) -> Array:
-    """f32 in (0, 1), never 0 or 1, from 32 bits (24 are kept)."""
-    return ((word >> 8).astype(jnp.float32) + 0.5) * np.float32(2.0**-24)
+    """f32 in (0, 1), never 0 or 1, from 32 bits (23 are kept: with 24 the largest would round to 1).
+
+    >>> bool(uniform_from(jnp.uint32(0xFFFFFFFF)) < 1), bool(uniform_from(jnp.uint32(0)) > 0)
+    (True, True)
+    """
+    return ((word >> 9).astype(jnp.float32) + 0.5) * np.float32(2.0**-23)
 
 
 def exponential_from(word: Array) -> Array:
@@ -122,7 +137,7 @@ def uniform(noise: Noise, purpose: int, index: Array, row: Array | int) -> Array
       f[broadcast shape]; from `noise.table` when coins are given.
     """
     if noise.table is not None:
-        return _lookup(noise.table[purpose], row)
+        return _lookup(noise.table[given_key(purpose, noise.stream)], row)
     return uniform_from(words(noise, purpose, index, row)[0])
 
 
@@ -136,9 +151,9 @@ def race_times(noise: Noise, purpose: int, index: Array, row: Array | int, ids: 
       f[broadcast shape, U].
     """
     if noise.table is not None:
-        return _lookup(noise.table[purpose], row)
+        return _lookup(noise.table[given_key(purpose, noise.stream)], row)
     a, b = words(noise, purpose, index, row)
-    return exponential_from(bits(a[..., None], b[..., None], ids))
+    return exponential_from(bits(a[..., None], b[..., None], ids.reshape((1,) * a.ndim + ids.shape)))
 
 
 def _lookup(table: Array, row: Array | int) -> Array:

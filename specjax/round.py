@@ -203,7 +203,7 @@ def emitted(draft: Draft, verdict: Verdict) -> tuple[Array, Array]:
     """
     width = verdict.path.shape[1]
     rows = jnp.maximum(jnp.roll(verdict.path, -1, axis=1), 0)
-    at, last = jnp.arange(width), verdict.count[:, None] - 1
+    at, last = jnp.arange(width)[None], verdict.count[:, None] - 1
     tokens = jnp.take_along_axis(draft.tokens, rows, axis=1)
     source = jnp.take_along_axis(draft.source, rows, axis=1) + 1
     tokens = jnp.where(at < last, tokens, jnp.where(at == last, verdict.next_token[:, None], -1))
@@ -213,7 +213,7 @@ def emitted(draft: Draft, verdict: Verdict) -> tuple[Array, Array]:
 def stop(verdict: Verdict, draft: Draft, s: State) -> Verdict:
     """Ends a verdict at the first stop id or at the length limit; finished rows commit nothing."""
     tokens, _ = emitted(draft, verdict)
-    at = jnp.arange(tokens.shape[1])
+    at = jnp.arange(tokens.shape[1])[None]
     hit = jnp.any(tokens[:, :, None] == s.stops[:, None, :], axis=-1) & (tokens >= 0)
     until = jnp.min(jnp.where(hit, at + 1, tokens.shape[1]), axis=1)
     count = jnp.minimum(jnp.minimum(verdict.count, until), s.limit - s.index - 1)
@@ -226,24 +226,24 @@ def stop(verdict: Verdict, draft: Draft, s: State) -> Verdict:
 def emit(s: State, m: Method, draft: Draft, verdict: Verdict, block: Array, source: Array, which: Array) -> State:
     """Writes the emitted tokens, counts them, and marks the rows that are finished."""
     width, batch = block.shape[1], s.root.shape[0]
-    at = s.index[:, None] + 1 + jnp.arange(width)
-    at = jnp.where(jnp.arange(width) < verdict.count[:, None], at, s.tokens.shape[1])
+    column = jnp.arange(width)[None]
+    at = jnp.where(column < verdict.count[:, None], s.index[:, None] + 1 + column, s.tokens.shape[1])
     b = jnp.arange(batch)[:, None]
     index = s.index + verdict.count
     stopped = jnp.any(verdict.next_token[:, None] == s.stops, axis=1) & (verdict.count > 0)
     reason = jnp.where(s.reason != RUNNING, s.reason,
                        jnp.where(stopped, STOPPED, jnp.where(index + 1 >= s.limit, FULL, RUNNING)))
     old, active = s.statistics, (verdict.count > 0).astype(jnp.int32)
-    depth = jnp.arange(old.drafted_at.shape[1]) + 1
-    node = (draft.kind != EMPTY) & (jnp.arange(draft.kind.shape[1]) > 0)
+    depth = jnp.arange(old.drafted_at.shape[1])[None] + 1
+    node = (draft.kind != EMPTY) & (jnp.arange(draft.kind.shape[1]) > 0)[None]
     deepest = jnp.max(jnp.where(node, jax.vmap(tree.depths)(draft.parents), 0), axis=1)
     seen = (verdict.go_on >= 0) & (verdict.path >= 0)
-    names = jnp.arange(old.by_source.shape[1]) + 1
+    names = jnp.arange(old.by_source.shape[1])[None, None] + 1
     statistics = Statistics(
         old.rounds + active, old.emitted + verdict.count, old.drafted + jnp.sum(node, axis=1) * active,
-        old.drafted_at + (deepest[:, None] >= depth) * active[:, None],
-        old.accepted_at + (verdict.count[:, None] - 1 >= depth),
-        old.go_on + jnp.sum(jnp.where(seen, verdict.go_on, 0.0), axis=1) * active,
+        old.drafted_at + (deepest[:, None] >= depth).astype(jnp.int32) * active[:, None],
+        old.accepted_at + (verdict.count[:, None] - 1 >= depth).astype(jnp.int32),
+        old.go_on + jnp.sum(jnp.where(seen, verdict.go_on, 0.0), axis=1) * active.astype(jnp.float32),
         old.visited + jnp.sum(seen, axis=1) * active,
         old.by_source + jnp.sum(source[:, :, None] == names, axis=1), old.shared.at[which].add(1))
     return s._replace(tokens=s.tokens.at[b, at].set(block, mode="drop"), source=s.source.at[b, at].set(source, mode="drop"),
@@ -261,11 +261,12 @@ def forced(m: Method, params: dict[str, Any], s: State, prompt: Array, length: A
       The state after the chunk; a row is filled when its root is the last prompt token.
     """
     batch = s.root.shape[0]
-    at = jnp.minimum(s.position[:, None] + jnp.arange(chunk + 1), prompt.shape[1] - 1)
+    at = jnp.minimum(s.position[:, None] + jnp.arange(chunk + 1)[None], prompt.shape[1] - 1)
     block = jnp.take_along_axis(prompt, at, axis=1)
     count = jnp.clip(length - 1 - s.position, 0, chunk)
     draft = tree.chain(s.root, block[:, 1:chunk], jnp.maximum(count - 1, 0), FORCED)
-    path = jnp.where(jnp.arange(chunk) < jnp.maximum(count, 1)[:, None], jnp.arange(chunk), -1)
+    number = jnp.arange(chunk)[None]
+    path = jnp.where(number < jnp.maximum(count, 1)[:, None], number, -1)
     follower = jnp.take_along_axis(block, count[:, None], axis=1)[:, 0]
 
     def judge(x: Draft, scores: Scores) -> Verdict:

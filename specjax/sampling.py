@@ -70,7 +70,8 @@ def log_normalize(log_w: Array) -> Array:
 
 def point_mass(token: Array, size: int, dtype: np.dtype) -> Array:
     """Log-probabilities f[..., size] of the law that always gives `token` i32[...]."""
-    return jnp.where(jnp.arange(size) == token[..., None], 0.0, -jnp.inf).astype(dtype)
+    ids = jnp.arange(size).reshape((1,) * token.ndim + (size,))
+    return jnp.where(ids == token[..., None], 0.0, -jnp.inf).astype(dtype)
 
 
 class TemperatureState(NamedTuple):

@@ -32,7 +32,7 @@ def ancestors(parents: Array) -> Array:
     seen, p = jnp.eye(parents.shape[0], dtype=bool), parents
     for _ in range(_doublings(parents.shape[0])):
         seen, p = seen | seen[p], p[p]
-    return seen | (jnp.arange(parents.shape[0]) == 0)
+    return seen | (jnp.arange(parents.shape[0]) == 0)[None]
 
 
 def depths(parents: Array) -> Array:
@@ -65,13 +65,13 @@ def first(draft: Draft, count: int) -> Draft:
 
 def live_rows(draft: Draft) -> Array:
     """i32[B]: one more than the last row in use."""
-    used = jnp.where(draft.kind != EMPTY, jnp.arange(draft.kind.shape[1]) + 1, 0)
+    used = jnp.where(draft.kind != EMPTY, jnp.arange(draft.kind.shape[1])[None] + 1, 0)
     return jnp.max(used, axis=1)
 
 
 def drop(draft: Draft, gone: Array) -> Draft:
     """Empties the rows of `gone` bool[B,R]; the caller sees to it that descendants go too."""
-    gone = gone & (jnp.arange(draft.kind.shape[1]) > 0)
+    gone = gone & (jnp.arange(draft.kind.shape[1]) > 0)[None]
     return draft._replace(kind=jnp.where(gone, EMPTY, draft.kind), tokens=jnp.where(gone, 0, draft.tokens),
                           parents=jnp.where(gone, 0, draft.parents), score=jnp.where(gone, 0.0, draft.score))
 
@@ -85,7 +85,7 @@ def clip(draft: Draft, allowed_rows: Array, allowed_depth: Array) -> Draft:
     Returns:
       The draft; cut rows are EMPTY.
     """
-    number = jnp.arange(draft.kind.shape[1])
+    number = jnp.arange(draft.kind.shape[1])[None]
     deep = jax.vmap(depths)(draft.parents) > allowed_depth[:, None]
     return drop(draft, (number >= allowed_rows[:, None]) | deep)
 
@@ -123,12 +123,13 @@ def chain(root: Array, tokens: Array, count: Array, kind: int = DETERMINISTIC, s
     ([[7, 8, 0]], [[0, 0, 0]], [[4, 1, 0]])
     """
     batch, k = tokens.shape
-    used = jnp.arange(k) < count[:, None]
+    number = jnp.arange(k, dtype=jnp.int32)[None]
+    used = number < count[:, None]
     one = jnp.ones((batch, 1), jnp.int32)
     score = jnp.ones((batch, k), jnp.float32) if score is None else score
     return Draft(
         tokens=jnp.concatenate([root[:, None], jnp.where(used, tokens, 0)], axis=1),
-        parents=jnp.concatenate([0 * one, jnp.where(used, jnp.arange(k), 0)], axis=1),
+        parents=jnp.concatenate([0 * one, jnp.where(used, number, 0)], axis=1),
         kind=jnp.concatenate([FORCED * one, jnp.where(used, kind, EMPTY)], axis=1),
         score=jnp.concatenate([jnp.ones((batch, 1), jnp.float32), jnp.where(used, score, 0.0)], axis=1),
         source=jnp.zeros((batch, k + 1), jnp.int32))
@@ -140,7 +141,7 @@ def first_with_token(draft: Draft) -> Array:
             & (draft.kind[:, None, :] != EMPTY))
     number = jnp.arange(draft.tokens.shape[1])
     earlier = (number[None, :] < number[:, None]) & (number[None, :] > 0)
-    return ~jnp.any(same & earlier, axis=-1) & (draft.kind != EMPTY) & (number > 0)
+    return ~jnp.any(same & earlier[None], axis=-1) & (draft.kind != EMPTY) & (number > 0)[None]
 
 
 def as_deterministic(draft: Draft) -> Draft:

@@ -60,7 +60,7 @@ def lookup(lengths: tuple[tuple[int, int], ...] = ((2, 3), (5, 15)), cap: int = 
         new = jnp.concatenate([ctx.root[:, None], rounds.emitted(outcome.draft, outcome.verdict)[0]], axis=1)
         missing = (state.length <= ctx.position) & (outcome.verdict.count > 0)
         block = jnp.where(missing[:, None], new, jnp.roll(new, -1, axis=1))
-        return jax.vmap(match_state.append, in_axes=(0, 0, 0, None))(state, block, outcome.verdict.count + missing, cap)
+        return jax.vmap(match_state.append, in_axes=(0, 0, 0, None))(state, block, outcome.verdict.count + missing.astype(jnp.int32), cap)
 
     return Drafter(init, draft, observe, rows=longest + 1, depth=longest, kinds=frozenset((FORCED, DETERMINISTIC)),
                    name=f"lookup({longest})", sources=("lookup",))

@@ -53,7 +53,7 @@ def append(s: MatchState, block: Array, count: Array, cap: int) -> MatchState:
         wanted = block[jnp.maximum(count - 1 - k, 0)]
         here = jnp.where(number >= k, jnp.roll(text, k), -2)
         alive = alive & (here == wanted) & (number >= k)
-        return run + alive, alive
+        return run + alive.astype(jnp.int32), alive
 
     run, _ = jax.lax.fori_loop(0, count, one, (jnp.zeros(size, jnp.int32), jnp.ones(size, bool)))
     before = jnp.where(number >= count, jnp.roll(s.e, count), 0)

@@ -59,7 +59,7 @@ def model(target: Target, expansion: Expansion, params: str = "draft") -> Drafte
 
         def step(scratch: Any, rows: Rows) -> tuple[Array, Any]:
             # The root is committed in this cache: slot 0 is not in use, and depth counts from the root's child.
-            rows = rows._replace(depth=rows.depth - 1, mask=rows.mask & (jnp.arange(expansion.slots) > 0))
+            rows = rows._replace(depth=rows.depth - 1, mask=rows.mask & (jnp.arange(expansion.slots) > 0)[None, None])
             features, scratch = target.forward(weights, cache, scratch, rows, ("logits",))
             return features["logits"], scratch
 

@@ -42,7 +42,7 @@ def dynamic(width: int = 8, depth: int = 4, rows: int = 16) -> Expansion:
         def level(c: tuple[Any, ...], number: Array) -> tuple[tuple[Any, ...], tuple[Array, ...]]:
             token, score, own, seen, carry = c
             at = 1 + (number - 1) * width
-            seen = seen | (jnp.arange(slots) == at + jnp.arange(width)[:, None])
+            seen = seen | (jnp.arange(slots)[None] == at + jnp.arange(width)[:, None])[None]
             logits, carry = step(carry, Rows(token, jnp.broadcast_to(number, token.shape), seen, at))
             log_p, tokens = jax.lax.top_k(sampling.log_normalize(logits), width)
             total = (score[..., None] + log_p).reshape(batch, -1)

@@ -138,7 +138,7 @@ def target(config: LlamaConfig) -> Target:
 
     def angles(state: cache.Cache, rows: Rows, dtype: jnp.dtype) -> tuple[Array, Array]:
         position = (state.position[:, None] + rows.depth).astype(jnp.float32)
-        angle = jnp.asarray(frequencies, jnp.float32)[:, None, None] * position
+        angle = jnp.asarray(frequencies, jnp.float32)[:, None, None] * position[None]
         # Without the barrier the compiler recomputes the sines inside every layer.
         return jax.lax.optimization_barrier((jnp.cos(angle).astype(dtype), jnp.sin(angle).astype(dtype)))
 

@@ -28,7 +28,7 @@ def match() -> Verifier:
     def verify(ctx: Context, draft: Draft, scores: Scores) -> Verdict:
         batch, rows, vocab = scores.logits.shape
         ids, b = jnp.arange(vocab), jnp.arange(batch)
-        children = (draft.parents[:, None, :] == jnp.arange(rows)[None, :, None]) & (jnp.arange(rows) > 0)
+        children = (draft.parents[:, None, :] == jnp.arange(rows)[None, :, None]) & (jnp.arange(rows) > 0)[None, None]
         children &= ((draft.kind != EMPTY) & (draft.kind != RIDER))[:, None, :]
         distinct = tree.first_with_token(draft)
 

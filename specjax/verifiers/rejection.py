@@ -5,8 +5,9 @@ q' (a point mass for a value chosen without coins; q for independent draws; q wi
 renormalised, for draws without replacement): accept when ``u q'(x) < r(x)``, else ``r <- norm((r - q')+)``. After the last
 child the token is drawn from r. (Leviathan et al.; Chen et al.; multi-candidate and recursive speculative decoding; SpecInfer.)
 
-Two rules that are easy to get wrong: "earlier siblings" are those of the SAME q row, and a void node (drawn, then dropped) is
-tested against its sub-normalised q row and always rejected.
+Two rules that are easy to get wrong: "earlier siblings" are draws without replacement from the SAME q row, nothing else, and a void
+node (drawn, then dropped) is tested against its sub-normalised q row and always rejected. A void node ends its group of draws
+without replacement: nobody could tell which value the next draw had to leave out.
 """
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Trial(NamedTuple):
     Attributes:
       walk: path so far; `walk.token` is not yet drawn. law: f[B,V] of the token after the path.
       chance: f[B,R] probability that each tested node is accepted, given that it is tested. tested: bool[B,R].
-      last: i32[B] node tested last at the current row. seen: bool[B,V] values tried in q row `q_row` i32[B].
+      last: i32[B] node tested last at the current row.
       hope: f32[B] unbiased estimate of the chance to go on at the current row.
     """
 
@@ -38,9 +39,19 @@ class Trial(NamedTuple):
     chance: Array
     tested: Array
     last: Array
-    seen: Array
-    q_row: Array
     hope: Array
+
+
+def drawn_before(draft: Draft, node: Array, vocab: int) -> Array:
+    """Values that earlier siblings drew without replacement from the q row of `node` i32[B]: bool[B,V]."""
+    batch, rows = draft.tokens.shape
+    b, number = jnp.arange(batch), jnp.arange(rows)[None]
+    if draft.proposal is None:
+        return jnp.zeros((batch, vocab), bool)
+    q_row = draft.proposal.row
+    before = ((number > 0) & (number < node[:, None]) & (draft.parents == draft.parents[b, node][:, None])
+              & (q_row == q_row[b, node][:, None]) & (draft.kind == WITHOUT_REPLACEMENT) & (draft.tokens >= 0))
+    return jnp.zeros((batch, vocab), bool).at[b[:, None], jnp.where(before, draft.tokens, vocab)].set(True, mode="drop")
 
 
 def proposal_of(draft: Draft, node: Array, seen: Array, vocab: int, dtype: jnp.dtype) -> Array:
@@ -51,14 +62,15 @@ def proposal_of(draft: Draft, node: Array, seen: Array, vocab: int, dtype: jnp.d
     """
     b = jnp.arange(node.shape[0])
     kind, token = draft.kind[b, node], draft.tokens[b, node]
-    point = (jnp.arange(vocab) == token[:, None]).astype(dtype)
+    point = (jnp.arange(vocab)[None] == token[:, None]).astype(dtype)
     if draft.proposal is None:
         return point
     q = jnp.exp(draft.proposal.log_q[b, draft.proposal.row[b, node]]).astype(dtype)
     if draft.proposal.ids is not None:
         q = jnp.zeros((q.shape[0], vocab), dtype).at[:, draft.proposal.ids].add(q)
     rest = jnp.where(seen, 0.0, q)
-    total = jnp.sum(rest, axis=1, keepdims=True)
+    missing = 1.0 - jnp.sum(q, axis=1, keepdims=True)  # mass of dropped values, rounding left out
+    total = jnp.sum(rest, axis=1, keepdims=True) + jnp.where(missing > 1e-4, missing, 0.0)
     rest = rest / jnp.where(total > 0, total, 1.0)
     q = jnp.where((kind == WITHOUT_REPLACEMENT)[:, None], rest, q)
     return jnp.where((kind == DETERMINISTIC)[:, None], point, q)
@@ -82,21 +94,19 @@ def walk(ctx: Context, draft: Draft, scores: Scores) -> Trial:
     """
     batch, rows, vocab = scores.logits.shape
     dtype, b, number = scores.logits.dtype, jnp.arange(batch), jnp.arange(rows)
-    testable = (draft.kind != EMPTY) & (draft.kind != RIDER) & (number > 0)
+    testable = (draft.kind != EMPTY) & (draft.kind != RIDER) & (number > 0)[None]
     u = coins.uniform(ctx.noise, coins.ACCEPT, jnp.broadcast_to(ctx.index[:, None], (batch, rows)),
                       jnp.broadcast_to(number, (batch, rows)))
-    q_of = jnp.zeros_like(draft.kind) if draft.proposal is None else draft.proposal.row
 
     def candidates(t: Trial) -> Array:
-        return testable & (draft.parents == t.walk.row[:, None]) & (number > t.last[:, None])
+        return testable & (draft.parents == t.walk.row[:, None]) & (number[None] > t.last[:, None])
 
     def step(t: Trial) -> Trial:
         open_nodes = candidates(t)
         some = jnp.any(open_nodes, axis=1)
         node = jnp.argmax(open_nodes, axis=1).astype(jnp.int32)
         token, kind = draft.tokens[b, node], draft.kind[b, node]
-        seen = jnp.where((q_of[b, node] == t.q_row)[:, None], t.seen, False)
-        q = proposal_of(draft, node, seen, vocab, dtype)
+        q = proposal_of(draft, node, drawn_before(draft, node, vocab), vocab, dtype)
         at = jnp.maximum(token, 0)
         q_x, r_x = q[b, at], jnp.where(token >= 0, t.law[b, at], 0.0)
         forced = kind == FORCED
@@ -109,19 +119,16 @@ def walk(ctx: Context, draft: Draft, scores: Scores) -> Trial:
         inner = t.walk._replace(active=some).advance(accept, node, t.walk.token, jnp.where(some, hope, t.hope))
         fresh = jnp.exp(law_at(ctx, draft, scores.logits, inner))
         law = jnp.where(accept[:, None], fresh, jnp.where((some & ~accept)[:, None], residual(t.law, q), t.law))
-        tried = seen | (jnp.arange(vocab) == token[:, None])
-        seen = jnp.where(accept[:, None], False, jnp.where(some[:, None], tried, t.seen))
         column = jnp.where(some, node, rows)
         return Trial(inner, law, t.chance.at[b, column].set(chance.astype(dtype), mode="drop"),
                      t.tested.at[b, column].set(True, mode="drop"),
-                     jnp.where(accept, 0, jnp.where(some, node, t.last)), seen, jnp.where(some, q_of[b, node], t.q_row),
-                     jnp.where(accept, -1.0, hope))
+                     jnp.where(accept, 0, jnp.where(some, node, t.last)), jnp.where(accept, -1.0, hope))
 
     w = begin(draft)
     law = jnp.exp(law_at(ctx, draft, scores.logits, w))
     minus = jnp.full(batch, -1.0, jnp.float32)
     trial = Trial(w, law, jnp.zeros((batch, rows), dtype), jnp.zeros((batch, rows), bool), jnp.zeros(batch, jnp.int32),
-                  jnp.zeros((batch, vocab), bool), jnp.full(batch, -1, jnp.int32), minus)
+                  minus)
     return jax.lax.while_loop(lambda t: jnp.any(candidates(t)), step, trial)
 
 
@@ -160,7 +167,7 @@ def rejection_chain() -> Verifier:
     def verify(ctx: Context, draft: Draft, scores: Scores) -> Verdict:
         batch, rows, vocab = scores.logits.shape
         number = jnp.broadcast_to(jnp.arange(rows), (batch, rows))
-        before = jnp.where(jnp.arange(rows - 1) < number[..., None], draft.tokens[:, None, 1:], -1)
+        before = jnp.where(jnp.arange(rows - 1)[None, None] < number[..., None], draft.tokens[:, None, 1:], -1)
         p = jnp.exp(sampling.laws(ctx, scores.logits, before, number))
         none = jnp.zeros((batch, vocab), bool)
         q = jax.vmap(lambda n: proposal_of(draft, jnp.full(batch, n), none, vocab, p.dtype), out_axes=1)(jnp.arange(rows))

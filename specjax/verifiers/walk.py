@@ -46,7 +46,7 @@ class Walk(NamedTuple):
 def begin(draft: Draft) -> Walk:
     """Every row of the batch at its root."""
     batch, rows = draft.tokens.shape
-    path = jnp.where(jnp.arange(rows) == 0, 0, jnp.full((batch, rows), -1))
+    path = jnp.broadcast_to(jnp.where(jnp.arange(rows) == 0, 0, -1), (batch, rows))
     zero = jnp.zeros(batch, jnp.int32)
     return Walk(jnp.ones(batch, bool), zero, zero, path, zero, jnp.full((batch, rows), -1.0, jnp.float32))
 

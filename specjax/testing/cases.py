@@ -1,0 +1,86 @@
+"""The cases of the exact law: every expansion and every mix of siblings that drafters can make, on vocabularies of 3 to 6."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from specjax.drafters.combine import beside, merge
+from specjax.drafters.model import model
+from specjax.expand.base import Expansion
+from specjax.expand.dynamic import dynamic
+from specjax.expand.static import chain, gumbel, independent, kary
+from specjax.testing import negative
+from specjax.testing.draws import Case, Leaf
+from specjax.testing.table_lm import table_target
+from specjax.types import INDEPENDENT, WITHOUT_REPLACEMENT, Context, Draft, Drafter, Plan, piece
+
+Sampled = (INDEPENDENT, WITHOUT_REPLACEMENT)
+
+
+def _leaf(vocab: int, depth: int, expansion: Expansion, params: str, stream: int) -> Leaf:
+    kind = next((k for k in Sampled if k in expansion.kinds), 0)
+    return Leaf(model(table_target(vocab, depth), expansion, params), stream, kind, expansion.levels)
+
+
+def case(name: str, vocab: int, *expansions: Expansion, join: Callable[..., Drafter] | None = None, at: float = 1.0, seed: int = 0) -> Case:
+    """A case of table drafters, the first with the parameters "draft", the second with "draft2", and so on again.
+
+    Args:
+      name: for messages. vocab: V. *expansions: one a drafter. join: makes one drafter of them. at: temperature. seed: of the tables.
+    """
+    depth = max(e.depth for e in expansions)
+    streams = range(1, 1 + len(expansions)) if len(expansions) > 1 else (0,)
+    leaves = [_leaf(vocab, depth, e, ("draft", "draft2")[i % 2], s) for i, (e, s) in enumerate(zip(expansions, streams, strict=True))]
+    drafters = [leaf.drafter for leaf in leaves]
+    drafter = drafters[0] if join is None else join(*drafters)
+    return Case(name, vocab, depth, drafter, tuple(leaf for leaf in leaves if leaf.kind), at, seed)
+
+
+@piece
+def interleaved(drafter: Drafter, order: tuple[int, ...]) -> Drafter:
+    """The drafter with the rows of its one-level tree in another order: draws of two groups take turns."""
+    at = jnp.asarray(order)
+
+    def draft(ctx: Context, state: Any, plan: Plan) -> tuple[Draft, Any]:
+        made, state = drafter.draft(ctx, state, plan)
+        proposal = made.proposal._replace(row=made.proposal.row[:, at])
+        return made._replace(tokens=made.tokens[:, at], kind=made.kind[:, at], score=made.score[:, at], proposal=proposal), state
+
+    return drafter._replace(draft=draft, name=f"interleaved({drafter.name})")
+
+
+def exact_cases() -> list[Case]:
+    """Cases that every lossless verifier must pass."""
+    return [
+        case("chain of 3, independent", 4, chain(3)),
+        case("chain of 2, V 6, temperature 0.7", 6, chain(2), at=0.7),
+        case("chain of 2, greedy", 5, chain(2), at=0.0),
+        case("k-ary (2, 2) of the likeliest", 6, kary(2, 2)),
+        case("independent (2, 2)", 3, independent(2, 2)),
+        case("without replacement (2, 2)", 4, gumbel(2, 2)),
+        case("without replacement (3, 1), the whole support", 3, gumbel(3, 1)),
+        case("deterministic beside without replacement", 4, kary(1, 1), gumbel(2, 1), join=beside),
+        case("deterministic beside independent", 4, kary(1, 1), independent(2, 1), join=beside),
+        case("without replacement beside deterministic", 5, gumbel(2), kary(2), join=beside),
+        case("two drafters, independent", 3, independent(2, 1), chain(2), join=beside),
+        case("two drafters, without replacement", 4, gumbel(2), gumbel(2), join=beside),
+        case("two drafters, interleaved without replacement", 4, gumbel(2), gumbel(2), join=lambda a, b: interleaved(beside(a, b), (0, 1, 3, 2, 4))),
+        case("two drafters, mixed draws, depth 2", 3, gumbel(2, 1), chain(2), join=beside),
+        case("merge of two sampled drafters", 3, independent(2, 1), chain(2), join=lambda a, b: merge(a, b, rows=5)),
+        case("dynamic (3, 3, 6)", 5, dynamic(3, 3, 6)),
+        case("void nodes", 5, independent(2), join=lambda d: negative.drop_unlikely(d, 0.25, void=True)),
+        case("void nodes without replacement", 5, gumbel(3), join=lambda d: negative.drop_unlikely(d, 0.08, void=True)),
+        case("void nodes in a chain", 4, chain(2), join=lambda d: negative.drop_unlikely(d, 0.25, void=True)),
+    ]
+
+
+def wrong_cases() -> list[Case]:
+    """Cases that are biased; the proof must say so."""
+    return [
+        case("argmax declared as sampled", 4, independent(1), join=negative.argmax_as_sampled),
+        case("unlikely samples silently dropped", 4, independent(1), join=lambda d: negative.drop_unlikely(d, 0.3, void=False)),
+        case("top-p on the stored law only", 4, independent(1), join=lambda d: negative.top_p_on_one_side(d, 0.7)),
+        case("better of two declared as sampled", 4, independent(2), join=negative.better_of_two),
+    ]

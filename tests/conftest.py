@@ -1,0 +1,17 @@
+"""Strict settings for every test, made before JAX starts: no silent dtype or rank promotion, two CPU devices, full precision.
+
+Compiled programs are kept between runs; code generation is left at its first level, since tests care for values, not for speed.
+"""
+import os
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2").strip()
+
+import jax  # noqa: E402
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_default_matmul_precision", "highest")
+_CACHE = Path(os.environ.get("SPECJAX_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specjax")
+jax.config.update("jax_compilation_cache_dir", str(_CACHE / "compiled"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
