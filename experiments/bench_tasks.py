@@ -12,10 +12,7 @@ import datetime
 import json
 import os
 import statistics
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 from absl import app, flags
 
@@ -45,40 +42,19 @@ def read_tasks(path: str, per_task: int) -> dict[str, list[str]]:
     return {task: turns[::max(1, len(turns) // per_task)][:per_task] for task, turns in tasks.items()}
 
 
-def compare(model: Any, sides: tuple[Any, Any], ids: list[list[int]], limits: list[int], repeats: int, temperature: float) -> dict[str, Any]:
-    """Median decode seconds of (plain, method) on one batch, alternating, prefill apart; and what they made."""
-    import jax
-
-    from specjax import api, decode
-    seconds: tuple[list[float], list[float]] = ([], [])
-    made: list[Any] = [None, None]
-    for _ in range(repeats):
-        for side, (m, params) in enumerate(sides):
-            state = jax.block_until_ready(decode.begin(m, params, ids, max_new_tokens=limits, temperature=temperature, stop_ids=model.eos))
-            start = time.perf_counter()
-            state = jax.block_until_ready(decode.finish(m, params, state))
-            seconds[side].append(time.perf_counter() - start)
-            made[side] = api.collect(model, m, state)
-    plain, fast = (statistics.median(s) for s in seconds)
-    return {"tokens": made[1].tokens, "same_as_plain": made[0].tokens == made[1].tokens, "plain_s": plain, "method_s": fast,
-            "speedup": plain / fast, "tau": made[1].stats.tau}
-
-
 def main(argv: list[str]) -> None:
     """Runs every task and prints a table."""
     del argv
     import jax
 
     import specjax
-    from specjax import methods
-    from specjax.measure import first_loop
-    try:
+    from specjax import console, methods
+    from specjax.measure import first_loop, side_by_side
+    with console.one_line_errors():
         tasks = read_tasks(_DATA.value, _PER_TASK.value)
         entry = methods.get(_METHOD.value)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    model = specjax.load(_TARGET.value)
+        console.keep_compiled()
+        model = specjax.load(_TARGET.value)
     sides = (methods.get("plain").build(model), entry.build(model))
     say = (lambda *a: None) if _JSON.value else (lambda *a: print(*a, flush=True))
     say(f"{'task':>16}{'prompts':>8}{'tokens':>8}{'speedup':>9}{'tau':>6}{'  before the first loop':>24}{'same text':>11}")
@@ -88,12 +64,14 @@ def main(argv: list[str]) -> None:
         mine = []
         for i in range(0, len(prompts), _BATCH.value):
             ids = prompts[i:i + _BATCH.value]
-            if i == 0:
-                compare(model, sides, ids, [8] * len(ids), 1, _TEMPERATURE.value)  # compiles
-            whole = compare(model, sides, ids, [_TOKENS.value] * len(ids), _REPEATS.value, _TEMPERATURE.value)
-            cut = [max(1, first_loop(t)) for t in whole["tokens"]]
-            free = whole if cut == [len(t) for t in whole["tokens"]] else compare(model, sides, ids, cut, _REPEATS.value, _TEMPERATURE.value)
-            mine.append({"task": task, **whole, "before_loop": cut, "speedup_before_loop": free["speedup"], "tau_before_loop": free["tau"]})
+            settings = {"repeats": _REPEATS.value, "temperature": _TEMPERATURE.value}
+            whole = side_by_side(model, *sides, ids, limits=_TOKENS.value, **settings)
+            cut = [max(1, first_loop(t)) for t in whole.made.tokens]
+            clean = cut == [len(t) for t in whole.made.tokens]
+            free = whole if clean else side_by_side(model, *sides, ids, limits=cut, **settings)
+            mine.append({"task": task, "tokens": whole.made.tokens, "same_as_plain": whole.same, "plain_s": whole.plain_s, "method_s": whole.method_s,
+                         "speedup": whole.plain_s / whole.method_s, "tau": whole.made.stats.tau, "before_loop": cut,
+                         "speedup_before_loop": free.plain_s / free.method_s, "tau_before_loop": free.made.stats.tau})
         mean = lambda key: statistics.fmean(r[key] for r in mine)  # noqa: E731
         row = {"prompts": len(prompts), "tokens": sum(len(t) for r in mine for t in r["tokens"]), "speedup": mean("speedup"), "tau": mean("tau"),
                "speedup_before_loop": mean("speedup_before_loop"), "loop_share": 1 - sum(sum(r["before_loop"]) for r in mine)

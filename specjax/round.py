@@ -15,8 +15,24 @@ import jax.numpy as jnp
 from specjax import tree
 from specjax.noise import Noise
 from specjax.sampling import temperature
-from specjax.types import (EMPTY, FORCED, KIND_NAMES, Array, Context, Controller, Draft, Drafter, Method, Outcome, Plan, Scores,
-                           Target, Verdict, Verifier, Warp)
+from specjax.types import (
+    EMPTY,
+    FORCED,
+    KIND_NAMES,
+    Array,
+    Context,
+    Controller,
+    Draft,
+    Drafter,
+    Method,
+    Outcome,
+    Plan,
+    Scores,
+    Target,
+    Verdict,
+    Verifier,
+    Warp,
+)
 
 FLATS = (1, 4, 16, 32, 64, 128, 256)
 """Row counts between which a pass costs nearly the same (measured on a CPU: 5 to 16 rows differ by less than a tenth, 9 to 15

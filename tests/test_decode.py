@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import api, decode, methods
+from specjax import api, decode, methods, tree
 from specjax.controllers.fixed import fixed
 from specjax.drafters.combine import limit, merge
 from specjax.drafters.lookup import lookup
@@ -102,15 +102,12 @@ def test_prefill_in_small_chunks_is_prefill():
 def test_score_is_the_log_probability_of_plain_decoding():
     model = tiny.model()
     got = specjax.score(model, PROMPTS[0], PROMPTS[2])
-    cache, text = model.target.init(model.params, 1, 128), [*PROMPTS[0], *PROMPTS[2]]
-    for i, token in enumerate(text[:-1]):
-        from specjax.types import Rows
-        rows = Rows(jnp.asarray([[token]]), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool), 0)
-        features, work = model.target.forward(model.params, cache, model.target.scratch(model.params, 1, 1), rows, ("logits",))
-        cache = model.target.commit(cache, model.target.select(work, jnp.zeros((1, 1), jnp.int32)), jnp.ones(1, jnp.int32))
-        if i >= len(PROMPTS[0]) - 1 and i < len(PROMPTS[0]) + 6:
-            wanted = jax.nn.log_softmax(features["logits"][0, 0])[text[i + 1]]
-            np.testing.assert_allclose(got[i - len(PROMPTS[0]) + 1], wanted, atol=2e-5)
+    text = [*PROMPTS[0], *PROMPTS[2]]
+    draft = tree.chain(jnp.asarray(text[:1]), jnp.asarray([text[1:]]), jnp.asarray([len(text) - 1]))
+    state, scratch = model.target.init(model.params, 1, 8), model.target.scratch(model.params, 1, len(text))
+    logits = jax.jit(model.target.forward, static_argnums=4)(model.params, state, scratch, tree.rows(draft), ("logits",))[0]["logits"][0]
+    wanted = np.asarray(jax.nn.log_softmax(logits))[np.arange(len(text) - 1), text[1:]]
+    np.testing.assert_allclose(got, wanted[len(PROMPTS[0]) - 1:], atol=2e-5)
     assert got.shape == (len(PROMPTS[2]),)
 
 

@@ -11,7 +11,21 @@ import jax
 import jax.numpy as jnp
 
 from specjax import sampling, tree
-from specjax.types import DETERMINISTIC, EMPTY, FORCED, INDEPENDENT, RIDER, WITHOUT_REPLACEMENT, Array, Context, Draft, Scores, Verdict, Verifier, piece
+from specjax.types import (
+    DETERMINISTIC,
+    EMPTY,
+    FORCED,
+    INDEPENDENT,
+    RIDER,
+    WITHOUT_REPLACEMENT,
+    Array,
+    Context,
+    Draft,
+    Scores,
+    Verdict,
+    Verifier,
+    piece,
+)
 from specjax.verifiers.walk import Walk, begin, law_at
 
 

@@ -18,7 +18,21 @@ import jax.numpy as jnp
 
 from specjax import noise as coins
 from specjax import sampling
-from specjax.types import DETERMINISTIC, EMPTY, FORCED, INDEPENDENT, RIDER, WITHOUT_REPLACEMENT, Array, Context, Draft, Scores, Verdict, Verifier, piece
+from specjax.types import (
+    DETERMINISTIC,
+    EMPTY,
+    FORCED,
+    INDEPENDENT,
+    RIDER,
+    WITHOUT_REPLACEMENT,
+    Array,
+    Context,
+    Draft,
+    Scores,
+    Verdict,
+    Verifier,
+    piece,
+)
 from specjax.verifiers.walk import Walk, begin, law_at
 
 _KINDS = frozenset((DETERMINISTIC, INDEPENDENT, WITHOUT_REPLACEMENT, FORCED, RIDER))
