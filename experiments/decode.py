@@ -1,116 +1,87 @@
-"""Generates with a method and with plain decoding in one run: the answer streams, then a table says what the method was worth.
+"""Generates with a speculative method and measures it against plain decoding in the same run.
 
     python -m experiments.decode
-    python -m experiments.decode --prompt="Explain gravity." --method=model_tree --temperature=0.8 --seed=1
-    python -m experiments.decode --prompts_file=prompts.jsonl --batch=4 --json
+    python -m experiments.decode --prompt="Write a poem about rain." --temperature=0.7 --method=model
+    python -m experiments.decode --prompts_file=prompts.jsonl --batch=4 --json > record.json
+
+The answer appears as it is made; what came from a draft is in green. Below it: tokens per second of both sides, where the time goes,
+and whether the two texts are the same.
 """
 from __future__ import annotations
 
-import datetime
+import contextlib
 import json
-import os
-import platform
-import statistics
 import sys
-from typing import Any
+import time
 
-from absl import app, flags
+from absl import flags
 
-_PROMPT = flags.DEFINE_string("prompt", "Write a short poem about the sea, then explain each line of the poem.", "What to answer.")
-_FILE = flags.DEFINE_string("prompts_file", None, "Prompts instead of --prompt: one a line, or JSONL with prompt, text or turns.")
-_METHOD = flags.DEFINE_string("method", "lookup", "Name in METHODS.md.")
-_NEW = flags.DEFINE_integer("max_new_tokens", 200, "Most tokens to generate a prompt.")
-_TEMPERATURE = flags.DEFINE_float("temperature", 0.0, "0 is greedy.")
-_SEED = flags.DEFINE_integer("seed", 0, "Seed of all coins: the same seed gives the same text, whatever the method (match methods).")
-_BATCH = flags.DEFINE_integer("batch", 1, "Prompts generated together.")
-_TARGET = flags.DEFINE_string("target", "smollm2-135m-instruct", "Model: a known name, a .gguf file, a safetensors folder, or a hub id.")
-_CHAT = flags.DEFINE_bool("chat", True, "Render prompts as a user's turn where the model has a chat template.")
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Timed runs of each side, alternating; medians are reported.")
-_SPLIT = flags.DEFINE_bool("split", True, "Time drafting and target passes alone, for the cost split.")
-_JSON = flags.DEFINE_bool("json", False, "One JSON document on stdout and nothing else.")
+from experiments import command
 
+_STARTED = time.perf_counter()
+_DEFAULT = ("Correct the spelling and grammar of this text and write it out in full: \"Yesterday me and my brother goed to the old lighthouse at "
+            "the end of the beach. The keeper of the lighthouse show us the big lamp, and he telled us that the lamp of the lighthouse have "
+            "burn every night since a hundred year. We was very impress by the big lamp and by the old keeper of the lighthouse.\"")
 
-def stream_answer(model: Any, method: tuple[Any, Any], ids: list[int]) -> None:
-    """Prints one answer as it is made, drafted tokens coloured."""
-    import numpy as np
-
-    from specjax import console, decode
-    m, params = method
-    state = decode.begin(m, params, [ids], max_new_tokens=_NEW.value, temperature=_TEMPERATURE.value, seed=_SEED.value, stop_ids=model.eos)
-    printer, done = console.Stream(model.tokenizer), 0
-    for state in decode.stream(m, params, state):
-        new = slice(done, int(state.index[0]) + 1)
-        printer.write(np.asarray(state.tokens)[0, new], np.asarray(state.source)[0, new])
-        done = new.stop
-    printer.close()
-
-
-def measure_all(model: Any, entry: Any, prompts: list[list[int]]) -> dict[str, Any]:
-    """The document that is printed: totals over all prompts, and an entry for each."""
-    import jax
-
-    from specjax import measure, methods, pass_cost
-    plain, method = methods.get("plain").build(model), entry.build(model)
-    runs = [measure.side_by_side(model, plain, method, prompts[i:i + _BATCH.value], repeats=_REPEATS.value, limits=_NEW.value,
-                                 temperature=_TEMPERATURE.value, seed=_SEED.value) for i in range(0, len(prompts), _BATCH.value)]
-    rows = [{"text": r.made.text[b], "tokens": r.made.tokens[b], "same_as_plain": r.plain.tokens[b] == r.made.tokens[b], "finish": r.made.reasons[b],
-             "tau": r.made.row_stats[b].tau, "loop_share": measure.loop_share(r.made.tokens[b])} for r in runs for b in range(len(r.made.tokens))]
-    plain_s, method_s = sum(r.plain_s for r in runs), sum(r.method_s for r in runs)
-    made, own = sum(r.made.stats.tokens for r in runs), sum(r.plain.stats.tokens for r in runs)
-    stats, count = runs[0].made.stats, sum(r.made.stats.rounds for r in runs)
-    read = pass_cost.read_cost(model.params)
-    megabytes = sum(x.nbytes for x in jax.tree.leaves(model.params) if x.ndim == 2) / 1e6
-    split = measure.cost_split(method, prompts[:_BATCH.value], _NEW.value, runs[0].buckets, runs[0].method_s) if _SPLIT.value else {}
-    first = rows[0] if len(rows) == 1 else {"text": [r["text"] for r in rows], "tokens": [r["tokens"] for r in rows]}
-    return {
-        "text": first["text"], "tokens": first["tokens"], "same_as_plain": all(r["same_as_plain"] for r in rows), "lossless": entry.lossless,
-        "speedup": (made / method_s) / (own / plain_s), "tau": made / count, "plain_tokens_per_second": own / plain_s,
-        "tokens_per_second": made / method_s, "prefill_seconds": sum(r.prefill_s for r in runs), "rounds": count, "acceptance": stats.acceptance,
-        "acceptance_at": stats.acceptance_at, "accepted_by_source": stats.by_source, "passes_by_rows": runs[0].buckets, "cost_split_seconds": split,
-        "bound_tokens_per_second": 1e3 / read.median_ms, "bandwidth_gigabytes_per_second": megabytes / read.median_ms,
-        "parameter_megabytes": megabytes, "loop_share": statistics.fmean(r["loop_share"] for r in rows), "method": entry.name, "target": model.name,
-        "temperature": _TEMPERATURE.value, "seed": _SEED.value, "batch": _BATCH.value, "dtype": "float32", "machine": platform.machine(),
-        "cores": os.cpu_count(), "jax": jax.__version__, "date": datetime.date.today().isoformat(), "prompts": rows}
-
-
-def table(d: dict[str, Any]) -> str:
-    """The document as lines for a person."""
-    same = {True: "yes, token for token", False: "NO" if d["lossless"] == "text" else "no: this method promises the law, not the text"}
-    split, total = d["cost_split_seconds"], sum(d["cost_split_seconds"].values())
-    lines = [("plain", f"{d['plain_tokens_per_second']:.1f} tokens/s   (bound {d['bound_tokens_per_second']:.1f}: {d['parameter_megabytes']:.0f} MB a token "
-              f"at {d['bandwidth_gigabytes_per_second']:.1f} GB/s)"),
-             (d["method"], f"{d['tokens_per_second']:.1f} tokens/s   prefill {d['prefill_seconds']:.2f} s"), ("speedup", f"{d['speedup']:.2f}x"),
-             ("tau", f"{d['tau']:.2f} tokens a round, {d['rounds']} rounds; passes by rows "
-              + ", ".join(f"{r}: {n}" for r, n in d["passes_by_rows"].items())),
-             ("acceptance", f"{d['acceptance']:.2f}; by depth " + (" ".join(f"{a:.2f}" for a in d["acceptance_at"]) or "-")),
-             ("cost split", ", ".join(f"{k} {v / total:.0%}" for k, v in split.items()) if total else "not measured"),
-             ("in repeat loops", f"{d['loop_share']:.0%} of the tokens"), ("same as plain", same[d["same_as_plain"]])]
-    return "\n".join(f"{name:>16}  {text}" for name, text in lines)
+_PROMPT = flags.DEFINE_string("prompt", _DEFAULT, "What to answer or continue.")
+_FILE = flags.DEFINE_string("prompts_file", None, "Prompts, one a line, or JSON objects one a line with prompt, text, turns or tokens; "
+                            "takes the place of --prompt.")
+_METHOD = flags.DEFINE_string("method", "lookup", "Name in METHODS.md; python -m experiments.list_methods prints them.")
+_TOKENS = flags.DEFINE_integer("max_new_tokens", 200, "Most tokens to generate for each prompt.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 0.0, "0 takes the likeliest token each time; 1 samples the model's own law.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of all random draws: the same seed gives the same text.")
+_BATCH = flags.DEFINE_integer("batch", 1, "Prompts that are generated together.")
+_TARGET = flags.DEFINE_string("target", "smollm2-135m-instruct", "This model (fetched once), or a safetensors folder, a .gguf file, a hub id.")
+_CHAT = flags.DEFINE_bool("chat", True, "Present a prompt as a user's turn, where the model has a chat template; --nochat continues the raw text.")
+_REPEATS = flags.DEFINE_integer("repeats", 3, "Timed repetitions of plain decoding and of the method, in alternation; medians count.")
+_JSON = flags.DEFINE_bool("json", False, "Print one JSON document on stdout and nothing else. Its text and tokens are lists when there are "
+                          "several prompts.")
 
 
 def main(argv: list[str]) -> None:
-    """Checks the flags, streams, measures, prints."""
-    from specjax import console
-    with console.one_line_errors():
-        if len(argv) > 1:
-            raise ValueError(f"unexpected argument {argv[1]!r}: every setting is a flag, see --help")
-        for flag, least in ((_NEW, 1), (_BATCH, 1), (_REPEATS, 1)):
-            if flag.value < least:
-                raise ValueError(f"{flag.name} is {flag.value}: it must be at least {least}")
-        from specjax.sampling import check_temperature
+    """Checks everything, streams, measures, prints."""
+    del argv
+    with command.checking():
+        for name, value in (("batch", _BATCH.value), ("repeats", _REPEATS.value), ("max_new_tokens", _TOKENS.value)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}: it must be at least 1")
+        if _FILE.value is not None and flags.FLAGS["prompt"].present:
+            raise ValueError("--prompt and --prompts_file exclude each other")
+    import specjax
+    from specjax import api, compare, compile_cache, console, cost_split, decode, measure, report
+    from specjax.prompts import read_prompts
+    from specjax.sampling import check_temperature
+    compile_cache.keep_compiled()
+    with command.checking():
+        prompts = [_PROMPT.value] if _FILE.value is None else read_prompts(_FILE.value)
+        if not prompts[0]:
+            raise ValueError("the prompt is empty: at least one token is needed")
         check_temperature(_TEMPERATURE.value)
-        texts = console.read_prompts(_FILE.value) if _FILE.value else [_PROMPT.value]
-        import specjax
         entry = specjax.methods.get(_METHOD.value)
-        console.keep_compiled()
+        imported = time.perf_counter()
         model = specjax.load(_TARGET.value)
-        prompts = [model.encode(t, chat=_CHAT.value and model.chat is not None) for t in texts]
+        plain, fast = (compare.Side(*e.build(model)) for e in (specjax.methods.get("plain"), entry))
+        ids = api.token_ids(model, prompts, _CHAT.value and model.chat is not None)
+        decode.check_request(fast.method, ids, max_new_tokens=_TOKENS.value, temperature=_TEMPERATURE.value)
+    loaded = time.perf_counter()
+    settings = compare.Settings(_TOKENS.value, _TEMPERATURE.value, _SEED.value, _REPEATS.value)
+    pairs, first_text, middle, cost = [], None, None, None
+    for start in range(0, len(ids), _BATCH.value):
+        some, requests = ids[start:start + _BATCH.value], range(start, min(start + _BATCH.value, len(ids)))
+        state = compare.begin(model, fast, some, requests, settings)
+        first_text = first_text or time.perf_counter()
         if not _JSON.value:
-            stream_answer(model, entry.build(model), prompts[0])
-            print("\nmeasuring plain decoding and the method in alternation ...", file=sys.stderr, flush=True)
-        document = measure_all(model, entry, prompts)
-        print(json.dumps(document) if _JSON.value else table(document))
+            console.show(model, decode.stream(fast.method, fast.params, state, 1), start, sys.stdout)
+        pairs.append(compare.compare(model, (plain, fast), some, requests, settings))
+        if cost is None:
+            timed = pairs[0][1]
+            middle = compare.middle(model, fast, some, requests, settings, sum(timed.passes.values()))
+            cost = cost_split.split(*fast, middle, timed.passes, timed.decode_s)
+    begun = {"total": first_text - _STARTED, "imports": imported - _STARTED, "weights": loaded - imported, "programs": first_text - loaded}
+    r = report.record(model, entry, fast.method.drafter.sources, settings, _BATCH.value, pairs, cost, measure.read_bandwidth(model.params), begun)
+    print(json.dumps(r, ensure_ascii=False, allow_nan=False) if _JSON.value else f"\n{console.table(r)}")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    with contextlib.suppress(BrokenPipeError):  # the reader of a pipe may have gone
+        command.run(main)

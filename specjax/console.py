@@ -1,113 +1,150 @@
-"""What the experiments share on a terminal: kept compilations, one-line errors, text that streams in colour."""
+"""What a terminal shows: text as it comes, drafted tokens in colour, and a table of the figures."""
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, TextIO
 
-_COLOURS = ("\033[32m", "\033[36m", "\033[35m", "\033[33m")
-_RESET = "\033[0m"
+import numpy as np
 
+from specjax.round import State
 
-def keep_compiled() -> Path:
-    """Keeps compiled programs in the cache folder, so that a second start need not compile; returns the folder."""
-    import jax
-
-    from specjax.weights.default_target import cache_folder
-    folder = cache_folder() / "compiled"
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    return folder
+_DRAFTED, _PLAIN = "\x1b[32m", "\x1b[0m"
+_BROKEN = "\ufffd"
 
 
-@contextlib.contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Bad input becomes one line on stderr and exit code 2; Ctrl-C one line and 130. Bugs keep their traceback."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+class Decoder(Protocol):
+    """Anything that turns ids into text, such as a `specjax.model.Model`."""
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of token ids."""
+        ...
 
 
-def colourful(out: TextIO) -> bool:
-    """Whether to colour: a terminal, and NO_COLOR not set."""
-    return out.isatty() and not os.environ.get("NO_COLOR")
+def wants_colour(stream: TextIO) -> bool:
+    """Whether to colour: the stream is a terminal, and NO_COLOR is not set (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-class Stream:
-    """Prints tokens as they come: whole characters only, drafted tokens in the colour of their source.
+class Pieces:
+    """Turns tokens into text one by one, never half a character.
+
+    A character of several bytes may be spread over tokens, and a token's text may depend on the one before it (a space at the start
+    of a text is dropped by some tokenizers). So the text of a token is the growth of the text of a short window.
+
+    >>> class Bytes:
+    ...     def decode(self, tokens): return bytes(tokens).decode("utf-8", "replace")
+    >>> pieces = Pieces(Bytes())
+    >>> [pieces.push(t) for t in "aé".encode()], pieces.rest()
+    (['a', '', 'é'], '')
+    """
+
+    def __init__(self, decoder: Decoder):
+        self._decoder = decoder
+        self._window: list[int] = []
+        self._shown = 0  # tokens of the window whose text was given out
+
+    def push(self, token: int) -> str:
+        """The text that a token completes, "" while a character is incomplete."""
+        self._window.append(token)
+        before, after = self._texts()
+        if len(after) <= len(before) or after.endswith(_BROKEN):
+            return ""
+        self._window, self._shown = self._window[self._shown:], len(self._window) - self._shown
+        return after[len(before):]
+
+    def rest(self) -> str:
+        """What was held back, at the end of the text."""
+        before, after = self._texts()
+        self._shown = len(self._window)
+        return after[len(before):]
+
+    def _texts(self) -> tuple[str, str]:
+        return self._decoder.decode(self._window[:self._shown]), self._decoder.decode(self._window)
+
+
+class Writer:
+    """Writes one text to a stream as its tokens come.
 
     Args:
-      tokenizer: of the model, or None (then ids are printed). out: where to. colour: None = as `colourful` says.
+      decoder: ids to text. stream: where to. colour: mark text that came from a draft.
     """
 
-    def __init__(self, tokenizer: Any, out: TextIO = sys.stdout, colour: bool | None = None):
-        from tokenizers.decoders import DecodeStream
-        self._tokenizer, self._out = tokenizer, out
-        self._colour = colourful(out) if colour is None else colour
-        self._decoder = DecodeStream(skip_special_tokens=True)
-        self._tokens: list[int] = []
-        self.text = ""
+    def __init__(self, decoder: Decoder, stream: TextIO, colour: bool):
+        self._pieces, self._stream, self._colour, self._written = Pieces(decoder), stream, colour, 0
 
-    def write(self, tokens: Sequence[int], sources: Sequence[int]) -> None:
-        """Adds tokens; `sources` is 0 for the target's own, s + 1 for source s. A character that is not complete yet waits."""
-        for token, source in zip(tokens, sources, strict=True):
-            self._tokens.append(int(token))
-            piece = f"{token} " if self._tokenizer is None else self._decoder.step(self._tokenizer, int(token))
-            if piece:
-                self._print(piece, source)
-        self._out.flush()
+    def update(self, tokens: Sequence[int], drafted: Sequence[int]) -> None:
+        """Writes what is new in the text so far; `drafted` has 0 for the target's own tokens."""
+        for token, source in zip(tokens[self._written:], drafted[self._written:], strict=True):
+            self._write(self._pieces.push(token), source > 0)
+        self._written = len(tokens)
+        self._stream.flush()
 
-    def close(self) -> str:
-        """Prints what waited (an incomplete character becomes a replacement mark) and returns the whole text."""
-        if self._tokenizer is not None:
-            whole = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
-            if whole.startswith(self.text):
-                self._print(whole[len(self.text):], 0)
-        self._out.write("\n")
-        self._out.flush()
-        return self.text
+    def end(self) -> None:
+        """Writes what was held back, and a line break."""
+        self._write(self._pieces.rest() + "\n", False)
+        self._stream.flush()
 
-    def _print(self, piece: str, source: int) -> None:
-        self.text += piece
-        if self._colour and source and piece:
-            piece = _COLOURS[(source - 1) % len(_COLOURS)] + piece + _RESET
-        self._out.write(piece)
+    def _write(self, text: str, drafted: bool) -> None:
+        if text:
+            self._stream.write(f"{_DRAFTED}{text}{_PLAIN}" if drafted and self._colour else text)
 
 
-def read_prompts(path: str) -> list[str]:
-    """Prompts of a file: JSONL objects with "prompt", "text" or "turns" (the first), or one prompt a line.
+def show(model: Decoder, states: Iterable[State], first: int, stream: TextIO) -> None:
+    """Writes the texts of a batch: a single one as it comes, several one after the other when all are done.
 
-    A file whose first line is not empty and starts with "{" is JSONL. Empty lines are left out.
-
-    Raises:
-      ValueError: a broken line, named by its number; a file without prompts. OSError: no such file.
+    Args:
+      model: decodes. states: of the generation, from `specjax.decode.stream`. first: number of the first prompt. stream: where to.
     """
-    import json
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    structured = any(lines) and next(line for line in lines if line.strip()).lstrip().startswith("{")
-    prompts = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        if structured:
-            try:
-                entry = json.loads(line)
-                value = entry.get("prompt", entry.get("text", (entry.get("turns") or [None])[0]))
-            except (ValueError, AttributeError, TypeError) as error:
-                raise ValueError(f"{path}, line {number}: not a JSON object ({error})") from None
-            if not isinstance(value, str) or not value:
-                raise ValueError(f"{path}, line {number}: needs a text under \"prompt\", \"text\" or \"turns\"")
-            prompts.append(value)
-        else:
-            prompts.append(line)
-    if not prompts:
-        raise ValueError(f"{path}: holds no prompt")
-    return prompts
+    colour, writer, done = wants_colour(stream), Writer(model, stream, wants_colour(stream)), []
+    for s in states:
+        count = np.asarray(s.index) + 1
+        done = [(np.asarray(s.tokens)[b, :n].tolist(), np.asarray(s.source)[b, :n].tolist()) for b, n in enumerate(count)]
+        if len(done) == 1:
+            writer.update(*done[0])
+    if len(done) == 1:
+        writer.end()
+        return
+    for b, (tokens, source) in enumerate(done):
+        stream.write(f"--- prompt {first + b}\n")
+        writer = Writer(model, stream, colour)
+        writer.update(tokens, source)
+        writer.end()
+
+
+def table(r: dict[str, Any]) -> str:
+    """The record of `specjax.report` as lines of text."""
+    return "\n".join(f"{name:>22}  {value}" for name, value in _lines(r))
+
+
+def _lines(r: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "method", f"{r['method']} on {r['target']}, temperature {r['temperature']:g}, seed {r['seed']}, batch {r['batch']}, {r['dtype']}"
+    yield "plain", f"{r['plain_tokens_per_second']:.1f} tokens/s  (prefill {1e3 * r['plain_prefill_seconds']:.0f} ms, not in it)"
+    yield "speculative", f"{r['tokens_per_second']:.1f} tokens/s  (prefill {1e3 * r['prefill_seconds']:.0f} ms, not in it)"
+    yield "speedup", f"{r['speedup']:.2f}x  (median of {r['repeats']} repetitions, in alternation)"
+    yield "tau", f"{r['tau']:.2f} tokens a round  ({sum(r['token_counts'])} tokens, {r['rounds']} rounds, {r['drafted']} drafted)"
+    yield "acceptance", f"{r['acceptance']:.3f}"
+    yield "by depth", " ".join(f"{x:.2f}" for x in r["acceptance_at"]) or "-"
+    yield "passes by rows", ", ".join(f"{n} of {rows}" for rows, n in r["passes"].items() if n)
+    cost = r["cost"]
+    total = cost["draft_ms"] + cost["pass_ms"] + cost["rest_ms"]
+    yield "cost", ", ".join(f"{name} {cost[key]:.0f} ms ({100 * cost[key] / total:.0f}%)" for name, key in
+                            (("drafting", "draft_ms"), ("target passes", "pass_ms"), ("verify, commit, observe", "rest_ms")))
+    yield "of one", f"draft {cost['one_draft_ms']:.2f} ms; pass of " + ", ".join(f"{n} rows {ms:.1f} ms" for n, ms in cost["one_pass_ms"].items())
+    yield "bandwidth bound", (f"{r['bound_tokens_per_second']:.1f} tokens/s: {r['bytes_per_token'] / 1e6:.0f} MB of weights a token at "
+                              f"{r['bandwidth']:.1f} GB/s; plain reaches {100 * r['plain_tokens_per_second'] / r['bound_tokens_per_second']:.0f}%")
+    yield "in repeat loops", f"{100 * r['loop_share']:.0f}% of the tokens"
+    yield "identical to plain", _same(r)
+    start = r["start"]
+    yield "start to first text", (f"{start['total']:.1f} s  (imports {start['imports']:.1f}, weights {start['weights']:.1f}, "
+                                  f"programs and prefill {start['programs']:.1f})")
+    yield "machine", f"{r['machine']}, {r['cores']} cores, jax {r['versions']['jax']}, peak memory {r['peak_memory_mb']:.0f} MB"
+
+
+def _same(r: dict[str, Any]) -> str:
+    if r["same_as_plain"]:
+        return "yes, token for token"
+    first = next(p for p in r["prompts"] if not p["same_as_plain"])
+    where = f"no: prompt {first['index']} differs from token {first['first_difference']} on"
+    promises = {"law": "this method promises the law, not the text", "text": "this method promises the text: a near-tie of rounding, or a bug"}
+    return f"{where} ({promises.get(r['lossless'], 'this method is lossy')})"

@@ -92,6 +92,36 @@ def pad_prompts(prompts: list[list[int]], vocab: int) -> tuple[np.ndarray, np.nd
     return out, np.asarray([len(p) for p in prompts], np.int32)
 
 
+def check_request(m: Method, prompts: list[list[int]], *, max_new_tokens: int | list[int], temperature: float | list[float] = 0.0,
+                  request_ids: list[int] | None = None) -> None:
+    """Refuses a request that cannot be served; nothing is allocated or compiled.
+
+    Args:
+      m: the composition. prompts: token ids. max_new_tokens, temperature: one value, or one a prompt. request_ids: one a prompt.
+
+    Raises:
+      ValueError: a value out of its range; it is named.
+    """
+    from specjax.sampling import check_temperature
+    pad_prompts(prompts, m.target.vocab)
+    limits = [int(n) for n in max_new_tokens] if np.ndim(max_new_tokens) else [int(max_new_tokens)] * len(prompts)
+    if len(limits) != len(prompts):
+        raise ValueError(f"{len(limits)} values of max_new_tokens for {len(prompts)} prompts")
+    for n in limits:
+        if n < 1:
+            raise ValueError(f"max_new_tokens is {n}: it must be at least 1")
+    for t in np.broadcast_to(np.asarray(temperature, np.float64), (len(prompts),)):
+        check_temperature(float(t))
+    if request_ids is not None and len(request_ids) != len(prompts):
+        raise ValueError(f"{len(request_ids)} request ids for {len(prompts)} prompts")
+    for i, (p, limit) in enumerate(zip(prompts, limits, strict=True)):
+        if len(p) > m.target.context:
+            raise ValueError(f"prompt {i} has {len(p)} tokens; the target's context holds {m.target.context}")
+        if len(p) + limit + m.rows > m.target.context:
+            raise ValueError(f"prompt {i}: {len(p)} prompt tokens + {limit} new tokens + {m.rows} rows of a pass exceed the context of "
+                             f"{m.target.context}")
+
+
 def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_new_tokens: int | list[int], temperature: float | list[float] = 0.0,
           seed: int = 0, request_ids: list[int] | None = None, stop_ids: tuple[int, ...] = ()) -> rounds.State:
     """Checks a request, allocates its state and prefills it.
@@ -106,27 +136,19 @@ def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_ne
     Raises:
       ValueError: a value out of its range, before anything is compiled.
     """
-    from specjax.sampling import TemperatureState, check_temperature
+    from specjax.sampling import TemperatureState
+    check_request(m, prompts, max_new_tokens=max_new_tokens, temperature=temperature, request_ids=request_ids)
     tokens, lengths = pad_prompts(prompts, m.target.vocab)
     batch = len(prompts)
     limits = np.broadcast_to(np.asarray(max_new_tokens, np.int64), (batch,))
-    if np.any(limits < 1):
-        raise ValueError(f"max_new_tokens is {int(limits.min())}: it must be at least 1")
-    temperatures = [check_temperature(float(t)) for t in np.broadcast_to(np.asarray(temperature, np.float64), (batch,))]
+    temperatures = np.broadcast_to(np.asarray(temperature, np.float32), (batch,))
     ids = list(range(batch)) if request_ids is None else request_ids
-    if len(ids) != batch:
-        raise ValueError(f"{len(ids)} request ids for {batch} prompts")
-    for p, (n, limit) in enumerate(zip(lengths, limits, strict=True)):
-        if n > m.target.context:
-            raise ValueError(f"prompt {p} has {n} tokens; the target's context holds {m.target.context}")
-        if n + limit + m.rows > m.target.context:
-            raise ValueError(f"prompt {p}: {n} prompt tokens + {limit} new tokens + {m.rows} rows of a pass exceed the context of {m.target.context}")
     capacity = capacity_for(int(lengths.max()), int(limits.max()), m.rows)
     stops = np.full((batch, max(1, len(stop_ids))), -1, np.int32)
     stops[:, :len(stop_ids)] = stop_ids
     state = _start(m, params, capacity, -(-int(limits.max()) // 64) * 64, jnp.asarray(tokens[:, 0]), jnp.asarray(limits, jnp.int32),
                    jnp.asarray(stops), jnp.asarray(ids, jnp.int32), jnp.uint32(seed & 0xFFFFFFFF),
-                   TemperatureState(jnp.asarray(temperatures, jnp.float32)))
+                   TemperatureState(jnp.asarray(temperatures)))
     return prefill(m, params, state, jnp.asarray(tokens), jnp.asarray(lengths))
 
 

@@ -55,8 +55,9 @@ def test_E01_E04_stop_inside_an_accepted_block_and_reasons(plain: api.Result):
     for at in range(5, 10):
         stop = plain.tokens[0][at]
         first = plain.tokens[0].index(stop)
-        state = decode.begin(method, {"target": tiny.model().params, **params}, PROMPTS[:1], max_new_tokens=24, temperature=0.8, seed=5, stop_ids=(stop, 63))
-        result = api.collect(tiny.model(), method, decode.finish(method, {"target": tiny.model().params, **params}, state))
+        trees = {"target": tiny.model().params, **params}
+        state = decode.begin(method, trees, PROMPTS[:1], max_new_tokens=24, temperature=0.8, seed=5, stop_ids=(stop, 63))
+        result = api.collect(tiny.model(), method, decode.finish(method, trees, state))
         assert result.tokens[0] == plain.tokens[0][:first + 1] and result.reasons == ["stop"]
 
 
@@ -132,7 +133,8 @@ def test_wrong_compositions_name_both_sides(build, words):
 @pytest.mark.parametrize(("prompts", "settings", "words"), [
     ([[]], {}, "prompt 0 is empty"), ([], {}, "no prompt"), ([[1], [64]], {}, "prompt 1.*64.*64 tokens"), ([[-1]], {}, "-1"),
     ([[1]], {"max_new_tokens": 0}, "0.*at least 1"), ([[1]], {"max_new_tokens": -3}, "-3"), ([[1]], {"temperature": -0.1}, "-0.1"),
-    ([[1]], {"temperature": float("nan")}, "nan"), ([[1] * 1100], {}, "1100.*1024"), ([[1] * 1000], {"max_new_tokens": 20}, r"1000.*20.*16 rows.*1024"),
+    ([[1]], {"temperature": float("nan")}, "nan"), ([[1] * 1100], {}, "1100.*1024"),
+    ([[1] * 1000], {"max_new_tokens": 20}, r"1000.*20.*16 rows.*1024"),
     ([[1]], {"request_ids": [1, 2]}, "2 request ids for 1"),
 ])
 def test_bad_requests_are_refused_before_anything_is_compiled(prompts, settings, words):

@@ -4,13 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax.drafters.combine import limit
+from specjax.expand.static import chain, gumbel, independent, kary
 from specjax.testing import checks, exact
 from specjax.testing.cases import case, exact_cases, wrong_cases
 from specjax.testing.draws import all_draws, blank_context, events, some_draws
 from specjax.testing.negative import drop_unlikely
 from specjax.testing.table_lm import joint_law, prefixes, random_table
-from specjax.expand.static import chain, gumbel, independent, kary
-from specjax.drafters.combine import limit
 from specjax.types import DETERMINISTIC, INDEPENDENT, Scores
 from specjax.verifiers.rejection import rejection, rejection_chain
 
@@ -105,7 +105,7 @@ def test_S15_deterministic_children_by_hand():
             draft = drawn.draft._replace(tokens=jnp.asarray([[0, *range(k)]], jnp.int32))
             u = np.where(np.arange(2) > 0, np.inf, 0.0)[:, None] * np.ones((2, k + 1))
             logits = jnp.log(jnp.asarray([0.3, 0.5, 0.2]))[None, None] * jnp.ones((1, k + 1, 1))
-            chance, _, _, _, law, _ = exact._walk(draft, logits, u, jnp.asarray(1.0), 2)
+            chance, _, _, _, law, _ = (np.asarray(x) for x in exact._walk(draft, logits, u, jnp.asarray(1.0), 2))
         rejected = np.asarray([[0, 5 / 7, 2 / 7], [0, 0, 1]][k - 1])
         np.testing.assert_allclose(law[1], rejected, atol=1e-12)
         accepted = chance[1, 1] + (0 if k == 1 else (1 - chance[1, 1]) * chance[1, 2])

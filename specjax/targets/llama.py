@@ -117,12 +117,6 @@ def target(config: LlamaConfig) -> Target:
     """
     c = config
     frequencies = rope_frequencies(c)
-    graph = abstract(c)[0]
-
-    def module(params: Any) -> Llama:
-        state = abstract(c)[1]
-        nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(graph, state)
 
     def dtype_of(params: Any) -> jnp.dtype:
         return params["embedding"].dtype
@@ -142,49 +136,52 @@ def target(config: LlamaConfig) -> Target:
         # Without the barrier the compiler recomputes the sines inside every layer.
         return jax.lax.optimization_barrier((jnp.cos(angle).astype(dtype), jnp.sin(angle).astype(dtype)))
 
-    def attention_part(block: Block, x: Array, kv: tuple[Array, ...], rows: Rows, state: cache.Cache, turn: tuple[Array, Array]
-                       ) -> tuple[Array, Array, Array]:
-        mixed = linear(block.qkv[...], rms_norm(x, block.attention_norm[...], c.norm_eps))
-        if block.qkv_bias is not None:
-            mixed = mixed + block.qkv_bias[...][:, None, None]
+    def attention_part(block: dict[str, Array], x: Array, kv: tuple[Array, ...], length: Array, mask: Array, at: Array,
+                       turn: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+        mixed = linear(block["qkv"], rms_norm(x, block["attention_norm"], c.norm_eps))
+        if c.qkv_bias:
+            mixed = mixed + block["qkv_bias"][:, None, None]
         split = c.heads * c.head_dim, (c.heads + c.kv_heads) * c.head_dim
         q, k, v = (part.reshape(c.kv_heads, c.head_dim, -1, *x.shape[1:]) for part in jnp.split(mixed, split))
-        if block.q_norm is not None:
-            q, k = rms_norm(q, block.q_norm[...], c.norm_eps, 1), rms_norm(k, block.k_norm[...], c.norm_eps, 1)
+        if c.qk_norm:
+            q, k = rms_norm(q, block["q_norm"], c.norm_eps, 1), rms_norm(k, block["k_norm"], c.norm_eps, 1)
         q, k, v = rotate(q, *turn), rotate(k, *turn)[:, :, 0], v[:, :, 0]
         old_k, old_v, scratch_k, scratch_v = kv
-        new_k, new_v = cache.write_rows(scratch_k, scratch_v, k.transpose(2, 0, 3, 1), v.transpose(2, 0, 1, 3), rows.at)
-        out = attention.attend(q, old_k, old_v, state.length, new_k, new_v, rows.mask)
-        return linear(block.o[...], out.reshape(-1, *x.shape[1:])), new_k, new_v
+        new_k, new_v = cache.write_rows(scratch_k, scratch_v, k.transpose(2, 0, 3, 1), v.transpose(2, 0, 1, 3), at)
+        out = attention.attend(q, old_k, old_v, length, new_k, new_v, mask)
+        return linear(block["o"], out.reshape(-1, *x.shape[1:])), new_k, new_v
 
-    def mlp_part(block: Block, x: Array) -> Array:
-        gate, up = jnp.split(linear(block.gate_up[...], rms_norm(x, block.mlp_norm[...], c.norm_eps)), 2)
-        return linear(block.down[...], jax.nn.silu(gate) * up)
+    def mlp_part(block: dict[str, Array], x: Array) -> Array:
+        gate, up = jnp.split(linear(block["gate_up"], rms_norm(x, block["mlp_norm"], c.norm_eps)), 2)
+        return linear(block["down"], jax.nn.silu(gate) * up)
+
+    # Blocks differ in values only: as jitted functions they are traced and lowered once a pass shape, not once a layer.
+    @jax.jit
+    def run_block(block: dict[str, Array], x: Array, kv: tuple[Array, ...], *seen: Any) -> tuple[Array, Array, Array]:
+        out, k, v = attention_part(block, x, kv, *seen)
+        x = x + out
+        return x + mlp_part(block, x), k, v
+
+    @jax.jit
+    def run_gated(gates: tuple[Array, Array], block: dict[str, Array], x: Array, kv: tuple[Array, ...], *seen: Any) -> tuple[Array, Array, Array]:
+        out, k, v = jax.lax.cond(gates[0], lambda: attention_part(block, x, kv, *seen), lambda: (jnp.zeros_like(x), kv[2], kv[3]))
+        x = x + out
+        return x + jax.lax.cond(gates[1], lambda: mlp_part(block, x), lambda: jnp.zeros_like(x)), k, v
 
     def run_layers(params: Any, state: cache.Cache, work: cache.KeyValues, x: Array, rows: Rows, lo: int, hi: int,
                    gates: tuple[Array, Array] | None = None, taps: tuple[int, ...] = ()
                    ) -> tuple[Array, cache.KeyValues, dict[int, Array]]:
         """Blocks lo..hi-1 on x f[D,B,T]; `gates` = (attention bool[L], mlp bool[L]), data, shared by the batch."""
-        model, turn = module(params), angles(state, rows, x.dtype)
+        seen = (state.length, rows.mask, jnp.asarray(rows.at, jnp.int32), angles(state, rows, x.dtype))
         ks, vs, tapped = list(work.k), list(work.v), {}
         for i in range(lo, hi):
             if i in taps:
                 tapped[i] = x
-            block, kv = model.blocks[i], (state.k[i], state.v[i], ks[i], vs[i])
+            block, kv = params["blocks"][i], (state.k[i], state.v[i], ks[i], vs[i])
             if gates is None:
-                out, ks[i], vs[i] = attention_part(block, x, kv, rows, state, turn)
-                x = x + out
-                x = x + mlp_part(block, x)
+                x, ks[i], vs[i] = run_block(block, x, kv, *seen)
             else:
-                def skip(x: Array, kv: tuple[Array, ...] = kv) -> tuple[Array, Array, Array]:
-                    return jnp.zeros_like(x), kv[2], kv[3]
-
-                def attend(x: Array, kv: tuple[Array, ...] = kv, block: Block = block) -> tuple[Array, Array, Array]:
-                    return attention_part(block, x, kv, rows, state, turn)
-
-                out, ks[i], vs[i] = jax.lax.cond(gates[0][i], attend, skip, x)
-                x = x + out
-                x = x + jax.lax.cond(gates[1][i], functools.partial(mlp_part, block), jnp.zeros_like, x)
+                x, ks[i], vs[i] = run_gated((gates[0][i], gates[1][i]), block, x, kv, *seen)
         if hi in taps:
             tapped[hi] = x
         return x, cache.KeyValues(tuple(ks), tuple(vs)), tapped

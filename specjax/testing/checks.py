@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from specjax import api, decode, methods
 from specjax.controllers.fixed import fixed
 from specjax.drafters.combine import beside
 from specjax.drafters.model import model as model_drafter
 from specjax.expand.static import chain
-from specjax.model import Model, from_layers
+from specjax.model import Model
 from specjax.round import compose
 from specjax.targets import llama
 from specjax.targets.config import LlamaConfig
@@ -70,7 +69,7 @@ def counted_bias(name: str, composition: tuple[Any, ...], keys: int = sampled.KE
 
 
 @functools.cache
-def tiny_model(layers: int = 3) -> Model:
+def tiny_model(layers: int = 2) -> Model:
     """A random model of V 64, D 32, sharpened so that its laws are not flat."""
     c = LlamaConfig(vocab=64, layers=layers, width=32, heads=4, kv_heads=2, head_dim=8, ffn=48, context=1024, tied=True)
     return Model(llama.target(c), jax.tree.map(lambda x: x * 1.5, llama.random_params(c, 3)), c, "tiny")
@@ -89,7 +88,8 @@ def generate(model: Model, method: Method, params: dict[str, Any], prompts: Sequ
     return api.collect(model, method, decode.finish(method, params, state))
 
 
-def plain_texts(model: Model, prompts: Sequence[Sequence[int]], tokens: int, temperatures: Sequence[float], seed: int = 5) -> dict[float, list[list[int]]]:
+def plain_texts(model: Model, prompts: Sequence[Sequence[int]], tokens: int, temperatures: Sequence[float], seed: int = 5
+                ) -> dict[float, list[list[int]]]:
     """Plain sampling's texts by temperature, from one compiled program."""
     m, params = methods.get("plain").build(model)
     return {t: generate(model, m, params, prompts, tokens, t, seed=seed).tokens for t in temperatures}
@@ -137,13 +137,3 @@ def tiny_texts(name: str) -> tuple[Callable[[], Any], Callable[[Any, str], Found
     prompts = [[1, 2, 3, 4, 5], [7], [9, 8, 7] * 6]
     prepare = lambda: plain_texts(tiny_model(), prompts, 32, (0.8,))  # noqa: E731
     return prepare, lambda plain, label: same_text(tiny_model(), name, prompts, plain, label)
-
-
-def as_float32(params: Any) -> Any:
-    """A parameter tree on the device in float32."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
-
-
-def small_draft(model: Model) -> Model:
-    """The first block of a model as a drafter of it."""
-    return from_layers(model, (0,))
