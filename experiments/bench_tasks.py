@@ -14,7 +14,9 @@ import os
 import statistics
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
+
+from experiments import command
 
 _DATA = flags.DEFINE_string("data", None, "JSONL file with one question a line: category, turns.", required=True)
 _METHOD = flags.DEFINE_string("method", "lookup", "Name in specjax.methods.")
@@ -48,14 +50,15 @@ def main(argv: list[str]) -> None:
     import jax
 
     import specjax
-    from specjax import console, methods
-    from specjax.measure import first_loop, side_by_side
-    with console.one_line_errors():
+    from specjax import compare, compile_cache, methods
+    from specjax.measure import first_loop
+    with command.checking():
         tasks = read_tasks(_DATA.value, _PER_TASK.value)
         entry = methods.get(_METHOD.value)
-        console.keep_compiled()
         model = specjax.load(_TARGET.value)
-    sides = (methods.get("plain").build(model), entry.build(model))
+    compile_cache.keep_compiled()
+    sides = [compare.Side(*e.build(model)) for e in (methods.get("plain"), entry)]
+    settings = compare.Settings(_TOKENS.value, _TEMPERATURE.value, 0, _REPEATS.value)
     say = (lambda *a: None) if _JSON.value else (lambda *a: print(*a, flush=True))
     say(f"{'task':>16}{'prompts':>8}{'tokens':>8}{'speedup':>9}{'tau':>6}{'  before the first loop':>24}{'same text':>11}")
     records, table = [], {}
@@ -64,18 +67,21 @@ def main(argv: list[str]) -> None:
         mine = []
         for i in range(0, len(prompts), _BATCH.value):
             ids = prompts[i:i + _BATCH.value]
-            settings = {"repeats": _REPEATS.value, "temperature": _TEMPERATURE.value}
-            whole = side_by_side(model, *sides, ids, limits=_TOKENS.value, **settings)
-            cut = [max(1, first_loop(t)) for t in whole.made.tokens]
-            clean = cut == [len(t) for t in whole.made.tokens]
-            free = whole if clean else side_by_side(model, *sides, ids, limits=cut, **settings)
-            mine.append({"task": task, "tokens": whole.made.tokens, "same_as_plain": whole.same, "plain_s": whole.plain_s, "method_s": whole.method_s,
-                         "speedup": whole.plain_s / whole.method_s, "tau": whole.made.stats.tau, "before_loop": cut,
-                         "speedup_before_loop": free.plain_s / free.method_s, "tau_before_loop": free.made.stats.tau})
-        mean = lambda key: statistics.fmean(r[key] for r in mine)  # noqa: E731
-        row = {"prompts": len(prompts), "tokens": sum(len(t) for r in mine for t in r["tokens"]), "speedup": mean("speedup"), "tau": mean("tau"),
-               "speedup_before_loop": mean("speedup_before_loop"), "loop_share": 1 - sum(sum(r["before_loop"]) for r in mine)
-               / sum(len(t) for r in mine for t in r["tokens"]), "same_as_plain": all(r["same_as_plain"] for r in mine)}
+            requests = range(i, i + len(ids))
+            plain, fast = compare.compare(model, sides, ids, requests, settings)
+            cut = [max(1, first_loop(t)) for t in fast.result.tokens]
+            free = plain.decode_s / fast.decode_s, fast.result.stats.tau
+            if cut != [len(t) for t in fast.result.tokens]:
+                p, f = compare.compare(model, sides, ids, requests, settings._replace(max_new_tokens=cut))
+                free = p.decode_s / f.decode_s, f.result.stats.tau
+            mine.append({"task": task, "tokens": fast.result.tokens, "same_as_plain": plain.result.tokens == fast.result.tokens,
+                         "plain_s": plain.decode_s, "method_s": fast.decode_s, "speedup": plain.decode_s / fast.decode_s,
+                         "tokens_per_second": fast.tokens / fast.decode_s, "tau": fast.result.stats.tau, "before_loop": cut,
+                         "speedup_before_loop": free[0], "tau_before_loop": free[1]})
+        made = sum(len(t) for r in mine for t in r["tokens"])
+        row = {"prompts": len(prompts), "tokens": made, "loop_share": 1 - sum(sum(r["before_loop"]) for r in mine) / made,
+               "same_as_plain": all(r["same_as_plain"] for r in mine),
+               **{key: statistics.fmean(r[key] for r in mine) for key in ("speedup", "tau", "speedup_before_loop", "tokens_per_second")}}
         table[task], records = row, records + mine
         say(f"{task:>16}{row['prompts']:>8}{row['tokens']:>8}{row['speedup']:>9.2f}{row['tau']:>6.2f}{row['speedup_before_loop']:>24.2f}"
             f"{str(row['same_as_plain']):>11}")
@@ -93,4 +99,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

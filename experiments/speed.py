@@ -11,11 +11,12 @@ import json
 import os
 import platform
 import statistics
-import sys
 import time
 from typing import Any
 
-from absl import app, flags
+from absl import flags
+
+from experiments import command
 
 _TARGET = flags.DEFINE_string("target", "smollm2-135m-instruct", "Model: a known name, a .gguf file, or a safetensors folder.")
 _ROWS = flags.DEFINE_list("rows", ["1", "4", "8", "16", "32", "64"], "Rows of a pass.")
@@ -65,9 +66,10 @@ def main(argv: list[str]) -> None:
 
     import specjax
     from specjax import pass_cost
-    if min(int(x) for x in (*_ROWS.value, *_USED.value, *_BATCH.value)) < 1:
-        sys.exit("rows, used and batch must be 1 or more")
-    model = specjax.load(_TARGET.value)
+    with command.checking():
+        if min(int(x) for x in (*_ROWS.value, *_USED.value, *_BATCH.value)) < 1:
+            raise ValueError("rows, used and batch must each be 1 or more")
+        model = specjax.load(_TARGET.value)
     say = (lambda *a: None) if _JSON.value else (lambda *a: print(*a, flush=True))
     rows, used, batch = ((1, 4, 16), (256,), (1,)) if _QUICK.value else ([int(x) for x in f.value] for f in (_ROWS, _USED, _BATCH))
     record = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), "dtype": "float32", "jax": jax.__version__,
@@ -86,4 +88,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    command.run(main)

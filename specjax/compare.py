@@ -28,9 +28,9 @@ class Side(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What both sides are asked for: tokens a prompt, temperature, seed, and timed repetitions of each side."""
+    """What both sides are asked for: tokens a prompt (one number, or one a prompt), temperature, seed, and timed repetitions of each side."""
 
-    max_new_tokens: int
+    max_new_tokens: int | list[int]
     temperature: float = 0.0
     seed: int = 0
     repeats: int = 3
