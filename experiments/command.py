@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from absl import app, flags
+from absl import app, flags, logging
 
 BAD_INPUT, INTERRUPTED = 2, 130
 """Exit codes."""
@@ -48,6 +48,8 @@ def run(main: Callable[[list[str]], None], argv: Sequence[str] | None = None) ->
     def guarded(args: list[str]) -> None:
         if args[1:]:
             fail(f"{args[1]!r} is no flag: this command takes flags only (--help lists them)")
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # JAX tells at the level of information which accelerators are absent
         main(args)
 
     try:

@@ -10,6 +10,7 @@ and whether the two texts are the same.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import sys
 import time
@@ -47,10 +48,13 @@ def main(argv: list[str]) -> None:
                 raise ValueError(f"{name} is {value}: it must be at least 1")
         if _FILE.value is not None and flags.FLAGS["prompt"].present:
             raise ValueError("--prompt and --prompts_file exclude each other")
+    gc.disable()  # until the first text: tracing makes millions of objects that live on, and looking through them costs half a second
     import specjax
     from specjax import api, compare, compile_cache, console, cost_split, decode, measure, report
+    from specjax.model import from_checkpoint, outline
     from specjax.prompts import read_prompts
     from specjax.sampling import check_temperature
+    from specjax.weights import open_checkpoint
     compile_cache.keep_compiled()
     with command.checking():
         prompts = [_PROMPT.value] if _FILE.value is None else read_prompts(_FILE.value)
@@ -59,17 +63,24 @@ def main(argv: list[str]) -> None:
         check_temperature(_TEMPERATURE.value)
         entry = specjax.methods.get(_METHOD.value)
         imported = time.perf_counter()
-        model = specjax.load(_TARGET.value)
-        plain, fast = (compare.Side(*e.build(model)) for e in (specjax.methods.get("plain"), entry))
-        ids = api.token_ids(model, prompts, _CHAT.value and model.chat is not None)
-        decode.check_request(fast.method, ids, max_new_tokens=_TOKENS.value, temperature=_TEMPERATURE.value)
+        checkpoint = open_checkpoint(_TARGET.value)
+        shapes = outline(checkpoint)
+        ids = api.token_ids(shapes, prompts, _CHAT.value and checkpoint.chat is not None)
+        method, needed = entry.build(shapes)
+        decode.check_request(method, ids, max_new_tokens=_TOKENS.value, temperature=_TEMPERATURE.value)
+        compiling = decode.compile_ahead(method, needed, ids[:_BATCH.value], max_new_tokens=_TOKENS.value, stop_ids=checkpoint.eos)
+        model = from_checkpoint(checkpoint)
+    plain, fast = (compare.Side(*e.build(model)) for e in (specjax.methods.get("plain"), entry))
     loaded = time.perf_counter()
+    for thread in compiling:
+        thread.join()
     settings = compare.Settings(_TOKENS.value, _TEMPERATURE.value, _SEED.value, _REPEATS.value)
     pairs, first_text, middle, cost = [], None, None, None
     for start in range(0, len(ids), _BATCH.value):
         some, requests = ids[start:start + _BATCH.value], range(start, min(start + _BATCH.value, len(ids)))
         state = compare.begin(model, fast, some, requests, settings)
         first_text = first_text or time.perf_counter()
+        gc.enable()
         if not _JSON.value:
             console.show(model, decode.stream(fast.method, fast.params, state, 1), start, sys.stdout)
         pairs.append(compare.compare(model, (plain, fast), some, requests, settings))

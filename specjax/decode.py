@@ -4,6 +4,7 @@ donated; nothing goes to the host inside. The stream is the same loop, run in ch
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -136,8 +137,15 @@ def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_ne
     Raises:
       ValueError: a value out of its range, before anything is compiled.
     """
-    from specjax.sampling import TemperatureState
     check_request(m, prompts, max_new_tokens=max_new_tokens, temperature=temperature, request_ids=request_ids)
+    sizes, values, tokens, lengths = _arrange(m, prompts, max_new_tokens, temperature, seed, request_ids, stop_ids)
+    return prefill(m, params, _start(m, params, *sizes, *values), tokens, lengths)
+
+
+def _arrange(m: Method, prompts: list[list[int]], max_new_tokens: int | list[int], temperature: float | list[float], seed: int,
+             request_ids: list[int] | None, stop_ids: tuple[int, ...]) -> tuple[tuple[int, int], tuple[Any, ...], Array, Array]:
+    """A checked request as (sizes and values for `_start`, prompts i32[B,P], lengths i32[B])."""
+    from specjax.sampling import TemperatureState
     tokens, lengths = pad_prompts(prompts, m.target.vocab)
     batch = len(prompts)
     limits = np.broadcast_to(np.asarray(max_new_tokens, np.int64), (batch,))
@@ -146,10 +154,28 @@ def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_ne
     capacity = capacity_for(int(lengths.max()), int(limits.max()), m.rows)
     stops = np.full((batch, max(1, len(stop_ids))), -1, np.int32)
     stops[:, :len(stop_ids)] = stop_ids
-    state = _start(m, params, capacity, -(-int(limits.max()) // 64) * 64, jnp.asarray(tokens[:, 0]), jnp.asarray(limits, jnp.int32),
-                   jnp.asarray(stops), jnp.asarray(ids, jnp.int32), jnp.uint32(seed & 0xFFFFFFFF),
-                   TemperatureState(jnp.asarray(temperatures)))
-    return prefill(m, params, state, jnp.asarray(tokens), jnp.asarray(lengths))
+    values = (jnp.asarray(tokens[:, 0]), jnp.asarray(limits, jnp.int32), jnp.asarray(stops), jnp.asarray(ids, jnp.int32),
+              jnp.uint32(seed & 0xFFFFFFFF), TemperatureState(jnp.asarray(temperatures)))
+    return (capacity, -(-int(limits.max()) // 64) * 64), values, jnp.asarray(tokens), jnp.asarray(lengths)
+
+
+def compile_ahead(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_new_tokens: int | list[int],
+                  stop_ids: tuple[int, ...] = ()) -> list[threading.Thread]:
+    """Begins to compile what a checked request will need, beside other work such as reading the weights; `begin` and `run` then find it.
+
+    Args:
+      m: the composition. params: its parameters or their shapes. prompts, max_new_tokens, stop_ids: as for `begin`.
+
+    Returns:
+      Threads to join before `begin`. They do not keep the program alive.
+    """
+    sizes, values, tokens, lengths = _arrange(m, prompts, max_new_tokens, 0.0, 0, None, stop_ids)
+    state = jax.eval_shape(lambda p, *v: _start(m, p, *sizes, *v), params, *values)
+    jobs = (lambda: run.lower(m, params, state, jnp.int32(0)).compile(), lambda: prefill.lower(m, params, state, tokens, lengths).compile())
+    threads = [threading.Thread(target=job, daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
 @functools.partial(jax.jit, static_argnames=("m", "capacity", "room"))

@@ -4,6 +4,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
+from flax import nnx
+
 from specjax.targets import llama
 from specjax.targets.config import LlamaConfig
 from specjax.types import Target
@@ -70,6 +73,13 @@ def from_checkpoint(checkpoint: Checkpoint) -> Model:
     """The Model of an opened checkpoint; reads all tensors."""
     return Model(llama.target(checkpoint.config), params_of(checkpoint), checkpoint.config, checkpoint.name, checkpoint.tokenizer,
                  checkpoint.chat, checkpoint.eos, checkpoint.fingerprint)
+
+
+def outline(checkpoint: Checkpoint) -> Model:
+    """The Model of an opened checkpoint with the shapes of its parameters in place of values; reads no tensor."""
+    shapes = nnx.to_pure_dict(llama.abstract(checkpoint.config)[1])
+    return Model(llama.target(checkpoint.config), jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes), checkpoint.config,
+                 checkpoint.name, checkpoint.tokenizer, checkpoint.chat, checkpoint.eos, checkpoint.fingerprint)
 
 
 def from_layers(model: Model, layers: tuple[int, ...]) -> Model:

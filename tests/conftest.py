@@ -1,11 +1,12 @@
 """Strict settings for every test, made before JAX starts: no silent dtype or rank promotion, two CPU devices, full precision.
 
-Compiled programs are kept between runs; code generation is left at its first level, since tests care for values, not for speed.
+Compiled programs are kept between runs; code is generated without optimisation, since tests care for values, not for speed.
 """
 import os
 from pathlib import Path
 
-os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2").strip()
+os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+                           " --xla_llvm_disable_expensive_passes=true").strip()
 
 import jax  # noqa: E402
 

@@ -52,8 +52,7 @@ def test_L05_text_is_plain_samplings(drafter):
 
 def test_L06_state_after_every_accept_count_is_that_of_a_sequential_run():
     k, accepts = 4, (0, 1, 3, 4, 2)
-    truth = jnp.asarray(plain(0.8))
-    state = run(scripted(k, accepts), 0.8, truth=truth)
+    state = run(scripted(k), 0.8, truth=jnp.asarray(plain(0.8)), accepts=jnp.asarray(accepts, jnp.int32))
     np.testing.assert_array_equal(np.asarray(state.tokens)[:, :TOKENS], plain(0.8))
     np.testing.assert_allclose(state.cache.h, run(none(), 0.8).cache.h, atol=1e-5)
     assert np.all(np.asarray(state.statistics.accepted_at[:, :k]).min(axis=0) > 0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specjax.drafters.combine import beside, merge
+from specjax.drafters.combine import beside, limit, merge
 from specjax.drafters.model import model
 from specjax.expand.base import Expansion
 from specjax.expand.dynamic import dynamic
@@ -73,6 +73,16 @@ def exact_cases() -> list[Case]:
         case("void nodes", 5, independent(2), join=lambda d: negative.drop_unlikely(d, 0.25, void=True)),
         case("void nodes without replacement", 5, gumbel(3), join=lambda d: negative.drop_unlikely(d, 0.08, void=True)),
         case("void nodes in a chain", 4, chain(2), join=lambda d: negative.drop_unlikely(d, 0.25, void=True)),
+    ]
+
+
+def chain_cases() -> list[Case]:
+    """Chains on which the parallel rule must decide as the walk does."""
+    return [
+        case("sampled chain of 3", 5, chain(3)),
+        case("chain of 3 with void nodes", 5, chain(3), join=lambda d: negative.drop_unlikely(d, 0.2, void=True)),
+        case("chain of 3 cut to 2", 5, chain(3), join=lambda d: limit(d, 2)),
+        case("chain of 3 of the likeliest", 5, chain(3, "top")),
     ]
 
 

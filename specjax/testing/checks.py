@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from specjax import api, decode, methods
 from specjax.controllers.fixed import fixed
@@ -17,11 +18,11 @@ from specjax.round import compose
 from specjax.targets import llama
 from specjax.targets.config import LlamaConfig
 from specjax.testing import exact, forced, sampled
-from specjax.testing.draws import Case
+from specjax.testing.draws import Case, blank_context, some_draws
 from specjax.testing.table_lm import table_target
-from specjax.types import Method
+from specjax.types import Array, Draft, Method, Scores, Verdict
 from specjax.verifiers.match import match
-from specjax.verifiers.rejection import rejection
+from specjax.verifiers.rejection import rejection, rejection_chain
 
 EXACT, BIASED = 1e-9, 1e-3
 """Largest error of an exact law in float64; least error at which a biased one counts as noticed."""
@@ -42,6 +43,23 @@ def exact_law(case: Case) -> Found:
     fits = abs(law.total - 1) < EXACT and law.acceptance < law.bound + EXACT and abs(law.stated - law.acceptance) < 1e-6
     note = f"acceptance {law.acceptance:.4f}, stated {law.stated:.4f}, optimum {law.bound:.4f}, {law.cells} outcomes"
     return Found(f"rejection: {case.name}", law.error < EXACT and fits, law.error, note)
+
+
+def chain_walk(case: Case, keys: int = 4096) -> Found:
+    """`rejection_chain` gives the verdicts of the walk, coin for coin, on drafts made with real coins."""
+    drawn = some_draws(case, keys)
+    ctx = blank_context({}, None, None, keys, jnp.float32(case.at), None)
+
+    @jax.jit
+    def both(draft: Draft, logits: Array) -> tuple[Verdict, Verdict]:
+        scores = Scores(logits)
+        return rejection().verify(ctx, draft, scores), rejection_chain().verify(ctx, draft, scores)
+
+    a, b = both(drawn.draft, drawn.logits)
+    wrong = sum(int((x != y).sum()) for x, y in ((a.count, b.count), (a.next_token, b.next_token), (a.path, b.path)))
+    apart = float(jnp.abs(a.go_on - b.go_on).max())
+    lengths = len(set(a.count.tolist()))
+    return Found(f"rejection_chain: {case.name}", wrong == 0 and apart < 2e-6 and lengths > 1, float(wrong), f"{keys} keys, {lengths} lengths")
 
 
 def biased_law(case: Case) -> Found:

@@ -46,7 +46,8 @@ def _judge(logits: Array, following: Array, at: Array, extra: tuple[Array, ...])
 
 
 def check(target: Target, params: Any, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], *,
-          temperature: float | Sequence[float] = 0.0, seed: int = 0, request_ids: Sequence[int] | None = None, tolerance: float = TOLERANCE, chunk: int = 32) -> Check:
+          temperature: float | Sequence[float] = 0.0, seed: int = 0, request_ids: Sequence[int] | None = None, tolerance: float = TOLERANCE,
+          chunk: int = 32) -> Check:
     """Compares texts with plain sampling, each token given all before it.
 
     Args:

@@ -1,7 +1,8 @@
 """A drafter that knows the answer and spoils it on purpose, so that each round accepts exactly as many tokens as asked.
 
-The true continuation is a parameter tree, ``params["truth"]`` i32[B,N]; round r drafts its next K tokens with the token at depth
-``accepts[r mod n] + 1`` changed. `nosy` is a controller that reads what no controller should need: tokens of rejected rows.
+The true continuation is data, ``params["truth"]`` i32[B,N], and so is the script, ``params["accepts"]`` i32[n]: round r drafts the
+next K tokens with the one at depth ``accepts[r mod n] + 1`` changed. `nosy` is a controller that reads what no controller should
+need: tokens of rejected rows.
 """
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ class Turn(NamedTuple):
 
 
 @piece
-def scripted(length: int, accepts: tuple[int, ...]) -> Drafter:
+def scripted(length: int) -> Drafter:
     """A chain of the true continuation, wrong after a scripted number of tokens.
 
     Args:
-      length: K. accepts: tokens to be accepted in round 0, 1, ... (again from the start afterwards), each at most K.
+      length: K, at least every entry of the script.
 
     Returns:
-      A Drafter that reads the tree "truth".
+      A Drafter that reads the trees "truth" and "accepts".
     """
     def init(params: dict[str, Any], batch: int, capacity: int, depth: int) -> Turn:
         del params, capacity, depth
@@ -36,10 +37,10 @@ def scripted(length: int, accepts: tuple[int, ...]) -> Drafter:
 
     def draft(ctx: Context, state: Turn, plan: Plan) -> tuple[Draft, Turn]:
         del plan
-        truth, number = ctx.params["truth"], jnp.arange(length)[None]
+        truth, accepts, number = ctx.params["truth"], ctx.params["accepts"], jnp.arange(length)[None]
         at = jnp.minimum(ctx.index[:, None] + 1 + number, truth.shape[1] - 1)
         tokens = jnp.take_along_axis(truth, at, axis=1)
-        right = jnp.asarray(accepts, jnp.int32)[state.round % len(accepts)]
+        right = accepts[state.round % accepts.shape[0]]
         tokens = jnp.where(number == right[:, None], (tokens + 1) % ctx.target.vocab, tokens)
         return tree.chain(ctx.root, tokens, jnp.full_like(ctx.root, length)), Turn(state.round + 1)
 
@@ -48,7 +49,7 @@ def scripted(length: int, accepts: tuple[int, ...]) -> Drafter:
         return state
 
     return Drafter(init, draft, observe, rows=length + 1, depth=length, kinds=frozenset((FORCED, DETERMINISTIC)),
-                   name=f"scripted{accepts}", params=("truth",), sources=("scripted",))
+                   name=f"scripted({length})", params=("truth", "accepts"), sources=("scripted",))
 
 
 class NosyState(NamedTuple):
