@@ -1,1 +1,0 @@
-"""Configurations: one file per method and per experiment, each with a `get_config()` that returns a frozen dataclass."""
