@@ -5,6 +5,7 @@ Importing this is cheap, and a command imports what is heavy inside its `main`, 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
@@ -13,6 +14,8 @@ from absl import app, flags, logging
 
 BAD_INPUT, INTERRUPTED = 2, 130
 """Exit codes."""
+
+leave = os._exit
 
 
 def fail(message: str) -> NoReturn:
@@ -56,7 +59,10 @@ def run(main: Callable[[list[str]], None], argv: Sequence[str] | None = None) ->
         app.run(guarded, argv=list(sys.argv if argv is None else argv), flags_parser=parse)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Every `finally` has run. A thread may still be compiling, and the interpreter's own way out would pull the compiler from under it.
+        leave(INTERRUPTED)
 
 
 def _asks_for_help(args: Sequence[str]) -> bool:

@@ -69,11 +69,14 @@ def main(argv: list[str]) -> None:
         method, needed = entry.build(shapes)
         decode.check_request(method, ids, max_new_tokens=_TOKENS.value, temperature=_TEMPERATURE.value)
         compiling = decode.compile_ahead(method, needed, ids[:_BATCH.value], max_new_tokens=_TOKENS.value, stop_ids=checkpoint.eos)
-        model = from_checkpoint(checkpoint)
+        try:
+            model = from_checkpoint(checkpoint)
+        except (ValueError, OSError):
+            decode.wait(compiling)  # the interpreter must not end under the compiler
+            raise
     plain, fast = (compare.Side(*e.build(model)) for e in (specjax.methods.get("plain"), entry))
     loaded = time.perf_counter()
-    for thread in compiling:
-        thread.join()
+    decode.wait(compiling)
     settings = compare.Settings(_TOKENS.value, _TEMPERATURE.value, _SEED.value, _REPEATS.value)
     pairs, first_text, middle, cost = [], None, None, None
     for start in range(0, len(ids), _BATCH.value):

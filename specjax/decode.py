@@ -167,7 +167,7 @@ def compile_ahead(m: Method, params: dict[str, Any], prompts: list[list[int]], *
       m: the composition. params: its parameters or their shapes. prompts, max_new_tokens, stop_ids: as for `begin`.
 
     Returns:
-      Threads to join before `begin`. They do not keep the program alive.
+      Threads for `wait`. They do not keep the program alive.
     """
     sizes, values, tokens, lengths = _arrange(m, prompts, max_new_tokens, 0.0, 0, None, stop_ids)
     state = jax.eval_shape(lambda p, *v: _start(m, p, *sizes, *v), params, *values)
@@ -176,6 +176,12 @@ def compile_ahead(m: Method, params: dict[str, Any], prompts: list[list[int]], *
     for thread in threads:
         thread.start()
     return threads
+
+
+def wait(threads: list[threading.Thread]) -> None:
+    """Until what `compile_ahead` began is done."""
+    for thread in threads:
+        thread.join()
 
 
 @functools.partial(jax.jit, static_argnames=("m", "capacity", "room"))
