@@ -296,3 +296,11 @@ def test_methods_md_is_up_to_date():
         delattr(flags.FLAGS, name)
     sys.modules.pop("experiments.list_methods")
     assert listing.FILE.read_text(encoding="utf-8") == listing.document(), "run: python -m experiments.list_methods --write"
+
+
+def test_prompts_are_read_as_documented(tmp_path):
+    from specjax.prompts import read_prompts
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a", "text": "no"}\n\n{"turns": ["first", "second"]}\n{"text": "é"}\n{"tokens": [1, 2]}\n')
+    assert read_prompts(tmp_path / "p.jsonl") == ["a", "first", "é", [1, 2]]
+    (tmp_path / "p.txt").write_bytes(b"\xef\xbb\xbfone line\r\n\r\n  another: {\n")
+    assert read_prompts(tmp_path / "p.txt") == ["one line", "  another: {"]
