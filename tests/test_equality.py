@@ -78,6 +78,10 @@ def test_L01_scripted_acceptance_is_counted_exactly(accepts: tuple[int, ...]):
     done = [accepts[i % len(accepts)] for i in range(rounds)]
     assert [s.rounds for s in r.row_stats] == [rounds, rounds] and r.stats.accepted == 2 * sum(done)
     assert r.drafted[0] == sum(([1] * a + [0] for a in done), [])
+    left = [total - sum(x + 1 for x in done[:i]) for i in range(rounds)]
+    deep = [min(k, n - 1) for n in left]  # a draft never reaches beyond the limit
+    at = [(sum(x > d for x in done), sum(x > d for x in deep)) for d in range(k)]
+    assert r.stats.acceptance_at == tuple(x / y for x, y in at if y)
 
 
 def test_acceptance_of_coupled_drafts_is_pinned():
