@@ -14,3 +14,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
 # Writing large programs to the persistent cache late in a long run has crashed the interpreter (jax 0.10.2): tests compile anew.
 jax.config.update("jax_enable_compilation_cache", False)
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def free_programs():
+    """Drops a module's compiled programs at its end: thousands of them exhaust the memory maps of one process."""
+    yield
+    jax.clear_caches()
