@@ -27,6 +27,7 @@ _BATCH = flags.DEFINE_integer("batch", 1, "Prompts of a task generated together;
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Timed repetitions of each side, alternating; medians count.", lower_bound=1)
 _TEMPERATURE = flags.DEFINE_float("temperature", 0.0, "0 is greedy.")
 _OUT = flags.DEFINE_string("out", None, "Write the record of every prompt here as JSON.")
+_IGNORE_EOS = flags.DEFINE_bool("ignore_eos", False, "Generate all tokens asked for; small models then loop at the end of many answers.")
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON line on stdout, nothing else.")
 
 _ALONE = ("translation", "summarization", "qa", "math_reasoning", "rag")
@@ -58,7 +59,7 @@ def main(argv: list[str]) -> None:
         model = specjax.load(_TARGET.value)
     compile_cache.keep_compiled()
     sides = [compare.Side(*e.build(model)) for e in (methods.get("plain"), entry)]
-    settings = compare.Settings(_TOKENS.value, _TEMPERATURE.value, 0, _REPEATS.value)
+    settings = compare.Settings(_TOKENS.value, _TEMPERATURE.value, 0, _REPEATS.value, not _IGNORE_EOS.value)
     say = (lambda *a: None) if _JSON.value else (lambda *a: print(*a, flush=True))
     say(f"{'task':>16}{'prompts':>8}{'tokens':>8}{'speedup':>9}{'tau':>6}{'  before the first loop':>24}{'same text':>11}")
     records, table = [], {}
@@ -86,7 +87,8 @@ def main(argv: list[str]) -> None:
         say(f"{task:>16}{row['prompts']:>8}{row['tokens']:>8}{row['speedup']:>9.2f}{row['tau']:>6.2f}{row['speedup_before_loop']:>24.2f}"
             f"{str(row['same_as_plain']):>11}")
     mean = lambda key: statistics.fmean(r[key] for r in table.values())  # noqa: E731
-    summary = {"method": _METHOD.value, "target": model.name, "batch": _BATCH.value, "temperature": _TEMPERATURE.value, "speedup": mean("speedup"),
+    summary = {"method": _METHOD.value, "target": model.name, "batch": _BATCH.value, "ignore_eos": _IGNORE_EOS.value,
+               "temperature": _TEMPERATURE.value, "speedup": mean("speedup"),
                "speedup_before_loop": mean("speedup_before_loop"), "tau": mean("tau"), "least_task": min(r["speedup"] for r in table.values()),
                "tasks": table, "dtype": "float32", "cores": os.cpu_count(), "jax": jax.__version__, "date": datetime.date.today().isoformat()}
     say(f"{'mean':>16}{'':>16}{summary['speedup']:>9.2f}{summary['tau']:>6.2f}{summary['speedup_before_loop']:>24.2f}")

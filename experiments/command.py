@@ -17,6 +17,9 @@ BAD_INPUT, INTERRUPTED = 2, 130
 
 leave = os._exit
 
+_CONFIG = flags.DEFINE_string("config", None, "A file of configs/: its fields are the defaults of the flags of the same names; "
+                              "flags that are given win.")
+
 
 def fail(message: str) -> NoReturn:
     """Ends the program over bad input: one line on stderr, exit code 2."""
@@ -51,6 +54,9 @@ def run(main: Callable[[list[str]], None], argv: Sequence[str] | None = None) ->
     def guarded(args: list[str]) -> None:
         if args[1:]:
             fail(f"{args[1]!r} is no flag: this command takes flags only (--help lists them)")
+        if _CONFIG.value is not None:
+            with checking():
+                _take(_CONFIG.value)
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # JAX tells at the level of information which accelerators are absent
         main(args)
@@ -63,6 +69,16 @@ def run(main: Callable[[list[str]], None], argv: Sequence[str] | None = None) ->
         sys.stderr.flush()
         # Every `finally` has run. A thread may still be compiling, and the interpreter's own way out would pull the compiler from under it.
         leave(INTERRUPTED)
+
+
+def _take(path: str) -> None:
+    """Sets the flags that a config file names and the command line does not."""
+    from specjax import config
+    for name, value in config.read(path).items():
+        if name not in flags.FLAGS:
+            raise ValueError(f"{path} sets {name}, which is no flag of this command (--help lists them)")
+        if not flags.FLAGS[name].present:
+            setattr(flags.FLAGS, name, value)
 
 
 def _asks_for_help(args: Sequence[str]) -> bool:

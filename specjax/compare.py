@@ -28,12 +28,14 @@ class Side(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What both sides are asked for: tokens a prompt (one number, or one a prompt), temperature, seed, and timed repetitions of each side."""
+    """What both sides are asked for: tokens a prompt (one number, or one a prompt), temperature, seed, timed repetitions of each side, and
+    whether the model's stop ids end a text."""
 
     max_new_tokens: int | list[int]
     temperature: float = 0.0
     seed: int = 0
     repeats: int = 3
+    stop: bool = True
 
 
 class Timed(NamedTuple):
@@ -60,7 +62,7 @@ def begin(model: Model, side: Side, ids: list[list[int]], requests: Sequence[int
     """The prefilled state of a batch on one side."""
     return jax.block_until_ready(decode.begin(
         side.method, side.params, ids, max_new_tokens=settings.max_new_tokens, temperature=settings.temperature, seed=settings.seed,
-        request_ids=list(requests), stop_ids=model.eos))
+        request_ids=list(requests), stop_ids=model.eos if settings.stop else ()))
 
 
 def advance(side: Side, state: rounds.State, budget: int) -> rounds.State:

@@ -3,64 +3,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from specjax.round import State
+from specjax.text_stream import Decoder, Pieces
 
 _DRAFTED, _PLAIN = "\x1b[32m", "\x1b[0m"
-_BROKEN = "\ufffd"
-
-
-class Decoder(Protocol):
-    """Anything that turns ids into text, such as a `specjax.model.Model`."""
-
-    def decode(self, tokens: list[int]) -> str:
-        """Text of token ids."""
-        ...
 
 
 def wants_colour(stream: TextIO) -> bool:
     """Whether to colour: the stream is a terminal, and NO_COLOR is not set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
-
-
-class Pieces:
-    """Turns tokens into text one by one, never half a character.
-
-    A character of several bytes may be spread over tokens, and a token's text may depend on the one before it (a space at the start
-    of a text is dropped by some tokenizers). So the text of a token is the growth of the text of a short window.
-
-    >>> class Bytes:
-    ...     def decode(self, tokens): return bytes(tokens).decode("utf-8", "replace")
-    >>> pieces = Pieces(Bytes())
-    >>> [pieces.push(t) for t in "aé".encode()], pieces.rest()
-    (['a', '', 'é'], '')
-    """
-
-    def __init__(self, decoder: Decoder):
-        self._decoder = decoder
-        self._window: list[int] = []
-        self._shown = 0  # tokens of the window whose text was given out
-
-    def push(self, token: int) -> str:
-        """The text that a token completes, "" while a character is incomplete."""
-        self._window.append(token)
-        before, after = self._texts()
-        if len(after) <= len(before) or after.endswith(_BROKEN):
-            return ""
-        self._window, self._shown = self._window[self._shown:], len(self._window) - self._shown
-        return after[len(before):]
-
-    def rest(self) -> str:
-        """What was held back, at the end of the text."""
-        before, after = self._texts()
-        self._shown = len(self._window)
-        return after[len(before):]
-
-    def _texts(self) -> tuple[str, str]:
-        return self._decoder.decode(self._window[:self._shown]), self._decoder.decode(self._window)
 
 
 class Writer:

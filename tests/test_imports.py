@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Lowest first; a module may import modules of lower layers, and of its own where the layer is marked with a "+".
 LAYERS = (
     ("kernels_pallas+",),
-    ("specjax.types", "specjax.prompts"),
+    ("specjax.types", "specjax.prompts", "specjax.text_stream"),
     ("specjax.tree", "specjax.sampling", "specjax.noise", "specjax.cache", "specjax.sharding", "specjax.measure", "+"),
     ("specjax.attention",),
     ("specjax.targets+",),

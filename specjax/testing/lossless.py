@@ -34,12 +34,17 @@ def law_checks(quick: bool) -> list[Named]:
 
 
 def text_checks(model: Model, prompts: Sequence[Sequence[int]], tokens: int, temperatures: Sequence[float] = (0.0, 0.8)) -> list[Named]:
-    """Token equality of every `match` method with plain sampling."""
-    plain: dict = {}
+    """Token equality of every `match` method with plain sampling: the first prompt alone, then all in ragged batches of five."""
+    groups, plain = [prompts[:1], *(prompts[i:i + 5] for i in range(0, len(prompts), 5))], {}
 
     def one(name: str) -> Found:
-        plain.update(plain or checks.plain_texts(model, prompts, tokens, temperatures))
-        return checks.same_text(model, name, prompts, plain)
+        found = []
+        for i, group in enumerate(groups):
+            if i not in plain:
+                plain[i] = checks.plain_texts(model, group, tokens, temperatures)
+            found.append(checks.same_text(model, name, group, plain[i]))
+        note = " | ".join(f"batch {len(group)}: {f.note}" for group, f in zip(groups, found, strict=True))
+        return Found(found[0].name, all(f.ok for f in found), sum(f.value for f in found), note)
 
     return [(n, lambda n=n: one(n)) for n in checks.text_methods()]
 

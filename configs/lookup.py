@@ -1,0 +1,7 @@
+"""`lookup` of METHODS.md on the default target."""
+from specjax.config import Decode
+
+
+def get_config() -> Decode:
+    """For ``python -m experiments.decode --config=configs/lookup.py``."""
+    return Decode(method="lookup")

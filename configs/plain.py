@@ -1,0 +1,7 @@
+"""`plain` of METHODS.md on the default target."""
+from specjax.config import Decode
+
+
+def get_config() -> Decode:
+    """For ``python -m experiments.decode --config=configs/plain.py``."""
+    return Decode(method="plain")
