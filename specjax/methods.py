@@ -13,6 +13,7 @@ from specjax.drafters.combine import merge
 from specjax.drafters.lookup import lookup
 from specjax.drafters.model import model as model_drafter
 from specjax.drafters.none import none
+from specjax.drafters.pace import paced
 from specjax.drafters.self_draft import early_exit, layer_skip
 from specjax.expand.dynamic import dynamic
 from specjax.expand.static import chain, gumbel, independent, kary
@@ -72,7 +73,8 @@ def _alternate(model: Model) -> tuple[bool, ...]:
 _ALL = (
     Entry("plain", "-", "no draft: the baseline of every ratio, in the same loop", "text", _by_itself(lambda m: none())),
     Entry("lookup", "Saxena 2023 (prompt lookup)",
-          "what followed the longest earlier match of the text's own suffix", "text", _by_itself(lambda m: lookup())),
+          "what followed the longest earlier match of the text's own suffix, as many rows as pay", "text",
+          _by_itself(lambda m: paced(lookup(((1, 15),))))),
     Entry("speculative_decoding", "Leviathan et al. 2023; Chen et al. 2023", "a small model drafts a sampled chain of 3; rejection",
           "law", _with_small(lambda d: model_drafter(d.target, chain(3)), rejection_chain)),
     Entry("model", "Leviathan et al. 2023, coupled", "a small model drafts a chain of 3 with the text's own noise; match", "text",

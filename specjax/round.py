@@ -155,10 +155,10 @@ def round(m: Method, params: dict[str, Any], s: State) -> State:  # noqa: A001  
     """One round of the method on every row that still runs; finished rows stay as they are."""
     ctx = context(m, params, s)
     plan, controller = m.controller.plan(ctx, s.controller)
+    # A drafter that weighs the rows of a batch against each other must not count those that are finished or nearly so.
+    plan = plan._replace(rows=jnp.where(s.reason == RUNNING, plan.rows, 1), depth=jnp.minimum(plan.depth, s.limit - s.index - 2))
     draft, drafter = m.drafter.draft(ctx, s.drafter, plan)
-    running = s.reason == RUNNING
-    room = s.limit - s.index - 1
-    draft = tree.pad(tree.clip(draft, jnp.where(running, plan.rows, 1), jnp.minimum(plan.depth, room - 1)), m.rows)
+    draft = tree.pad(tree.clip(draft, plan.rows, plan.depth), m.rows)
 
     def judge(x: Draft, scores: Scores) -> Verdict:
         return stop(m.verifier.verify(ctx, x, scores), x, s)

@@ -50,10 +50,10 @@ def lookup(lengths: tuple[tuple[int, int], ...] = ((2, 3), (5, 15)), cap: int = 
         def one(s: MatchState) -> tuple[Any, ...]:
             j, e = match_state.best(s)
             reached = jnp.sum(e >= jnp.asarray(matches))
-            return match_state.continuation(s, j, longest), jnp.asarray([0, *amounts])[reached]
+            return match_state.continuation(s, j, longest), jnp.asarray([0, *amounts])[reached], match_state.reach(e, longest)
 
-        tokens, count = jax.vmap(one)(state)
-        return tree.chain(ctx.root, tokens, count), state
+        tokens, count, score = jax.vmap(one)(state)
+        return tree.chain(ctx.root, tokens, count, score=score), state
 
     def observe(ctx: Context, state: MatchState, outcome: Outcome) -> MatchState:
         # The text so far, the root included, is position + 1 tokens; before the first chunk not even the root is in it.

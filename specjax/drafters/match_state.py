@@ -73,3 +73,16 @@ def continuation(s: MatchState, j: Array, width: int) -> Array:
     """The `width` tokens after position j of ONE sequence, going round with the match's own period where the text ends."""
     period = jnp.maximum(s.length - 1 - j, 1)
     return s.text[jnp.minimum(j + 1 + jnp.arange(width) % period, s.text.shape[0] - 1)]
+
+
+def reach(e: Array, width: int) -> Array:
+    """How likely the first 1, 2, ... `width` tokens after a match of length e i32[] all come: f32[width].
+
+    The next token comes with chance ``1 - 0.75 e^(-2/3)``, and each that does lengthens the match. (Fitted to greedy answers of the default target
+    to 48 prompts: .25 at e = 1, .53 at 2, .66 at 3, .76 at 5, .86 at 12, .92 at 28; the fit is within .03 up to 28.)
+
+    >>> [round(float(x), 2) for x in reach(jnp.int32(2), 3)]
+    [0.53, 0.34, 0.24]
+    """
+    length = jnp.maximum(e, 1).astype(jnp.float32) + jnp.arange(width, dtype=jnp.float32)
+    return jnp.cumprod(1.0 - 0.75 * length ** (-2.0 / 3.0))

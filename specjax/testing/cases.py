@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from specjax.drafters.combine import beside, limit, merge
 from specjax.drafters.model import model
+from specjax.drafters.pace import paced
 from specjax.expand.base import Expansion
 from specjax.expand.dynamic import dynamic
 from specjax.expand.static import chain, gumbel, independent, kary
@@ -69,6 +70,7 @@ def exact_cases() -> list[Case]:
         case("two drafters, interleaved without replacement", 4, gumbel(2), gumbel(2), join=lambda a, b: interleaved(beside(a, b), (0, 1, 3, 2, 4))),
         case("two drafters, mixed draws, depth 2", 3, gumbel(2, 1), chain(2), join=beside),
         case("merge of two sampled drafters", 3, independent(2, 1), chain(2), join=lambda a, b: merge(a, b, rows=5)),
+        case("sampled chain cut to the rows that pay", 4, chain(2), join=lambda d: paced(d, ((1, ((1, 1.0), (2, 1.2), (3, 1.9))),))),
         case("dynamic (3, 3, 6)", 5, dynamic(3, 3, 6)),
         case("void nodes", 5, independent(2), join=lambda d: negative.drop_unlikely(d, 0.25, void=True)),
         case("void nodes without replacement", 5, gumbel(3), join=lambda d: negative.drop_unlikely(d, 0.08, void=True)),
