@@ -79,7 +79,7 @@ def reach(draft: Draft, chances: Array) -> Array:
 
 
 @piece
-def paced(drafter: Drafter, costs: tuple[Any, ...] = COSTS, weight: float = 6.0, fade: float = 0.97) -> Drafter:
+def paced(drafter: Drafter, costs: tuple[Any, ...] = COSTS, weight: float = 3.0, fade: float = 0.99) -> Drafter:
     """The drafter, cut to the number of rows that pays most.
 
     Args:

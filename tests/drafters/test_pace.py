@@ -62,7 +62,7 @@ def test_X02_a_drafter_that_is_never_right_is_soon_ignored_and_tried_again_at_ti
     m, params, truth = _scripted((0,))
     r = checks.generate(tiny.model(), m, params, PROMPTS, TOKENS, 0.8)
     assert r.tokens == truth and r.stats.rounds == TOKENS
-    assert 7 < r.stats.drafted < 7 * TOKENS // 3, "most rounds must be plain ones"
+    assert 7 < r.stats.drafted < 7 * TOKENS // 4, "most rounds must be plain ones"
 
 
 def test_a_drafter_that_is_right_is_used_in_full():
