@@ -147,8 +147,8 @@ def main(argv: list[str]) -> None:
     ratio = {name: statistics.fmean(r["tokens_per_second"][name] / r["tokens_per_second"]["transformers"] for r in rows) for name in sides}
     say("over transformers: " + ", ".join(f"{name} {v:.2f}x" for name, v in ratio.items()))
     print(json.dumps({"target": ours.name, "ratio": ratio, "prompts": rows, "new_tokens": _TOKENS.value, "dtype": "float32",
-                      "threads": _THREADS.value, "versions": {"jax": jax.__version__, "torch": torch.__version__, "transformers": transformers.__version__},
-                      "date": datetime.date.today().isoformat()}))
+                      "threads": _THREADS.value, "date": datetime.date.today().isoformat(),
+                      "versions": {"jax": jax.__version__, "torch": torch.__version__, "transformers": transformers.__version__}}))
 
 
 if __name__ == "__main__":

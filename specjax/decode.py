@@ -124,12 +124,13 @@ def check_request(m: Method, prompts: list[list[int]], *, max_new_tokens: int | 
 
 
 def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_new_tokens: int | list[int], temperature: float | list[float] = 0.0,
-          seed: int = 0, request_ids: list[int] | None = None, stop_ids: tuple[int, ...] = ()) -> rounds.State:
+          seed: int = 0, request_ids: list[int] | None = None, stop_ids: tuple[int, ...] = (), memory: rounds.State | None = None) -> rounds.State:
     """Checks a request, allocates its state and prefills it.
 
     Args:
       m, params: the composition. prompts: token ids. max_new_tokens, temperature: one value, or one a prompt.
       seed: of all coins. request_ids: one a prompt; default 0, 1, ... stop_ids: ids that end a row.
+      memory: a finished state of the same method, whose shared tables (past answers, learned successors) this request begins with.
 
     Returns:
       A prefilled State.
@@ -139,7 +140,8 @@ def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_ne
     """
     check_request(m, prompts, max_new_tokens=max_new_tokens, temperature=temperature, request_ids=request_ids)
     sizes, values, tokens, lengths = _arrange(m, prompts, max_new_tokens, temperature, seed, request_ids, stop_ids)
-    return prefill(m, params, _start(m, params, *sizes, *values), tokens, lengths)
+    state = _start(m, params, *sizes, *values)
+    return prefill(m, params, state if memory is None else rounds.remember(state, memory), tokens, lengths)
 
 
 def _arrange(m: Method, prompts: list[list[int]], max_new_tokens: int | list[int], temperature: float | list[float], seed: int,

@@ -19,6 +19,7 @@ from specjax.types import (
     EMPTY,
     FORCED,
     KIND_NAMES,
+    RIDER,
     Array,
     Context,
     Controller,
@@ -145,6 +146,23 @@ def start(m: Method, params: dict[str, Any], *, root: Array, capacity: int, room
                  jnp.where(limit > 0, RUNNING, FULL), statistics, seed)
 
 
+def remember(new: State, old: State) -> State:
+    """A fresh state with what an earlier one of the same Method learned: the fields named `shared` of drafter and controller.
+
+    Raises:
+      ValueError: states of other pieces, or shared tables of another shape.
+    """
+    def pick(path: tuple[Any, ...], a: Array, b: Array) -> Array:
+        if not any(getattr(key, "name", None) == "shared" for key in path):
+            return a
+        if a.shape != b.shape:
+            raise ValueError(f"the memory{jax.tree_util.keystr(path)} has shape {b.shape}, this state needs {a.shape}")
+        return jnp.array(b)  # a copy: states are donated
+
+    return new._replace(**{name: jax.tree_util.tree_map_with_path(pick, getattr(new, name), getattr(old, name))
+                           for name in ("drafter", "controller")})
+
+
 def context(m: Method, params: dict[str, Any], s: State) -> Context:
     """The read-only view of a round."""
     noise = Noise(s.shared, s.request, m.verifier.coupled)
@@ -251,7 +269,7 @@ def emit(s: State, m: Method, draft: Draft, verdict: Verdict, block: Array, sour
                        jnp.where(stopped, STOPPED, jnp.where(index + 1 >= s.limit, FULL, RUNNING)))
     old, active = s.statistics, (verdict.count > 0).astype(jnp.int32)
     depth = jnp.arange(old.drafted_at.shape[1])[None] + 1
-    node = (draft.kind != EMPTY) & (jnp.arange(draft.kind.shape[1]) > 0)[None]
+    node = (draft.kind != EMPTY) & (draft.kind != RIDER) & (jnp.arange(draft.kind.shape[1]) > 0)[None]
     deepest = jnp.max(jnp.where(node, jax.vmap(tree.depths)(draft.parents), 0), axis=1)
     seen = (verdict.go_on >= 0) & (verdict.path >= 0)
     names = jnp.arange(old.by_source.shape[1])[None, None] + 1

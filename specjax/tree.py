@@ -204,44 +204,67 @@ def keep(draft: Draft, chosen: Array, count: int) -> Draft:
     return Draft(*fields)
 
 
-def merge_prefixes(draft: Draft, count: int, depth: int) -> Draft:
-    """Merges siblings that carry the same token, and keeps the best `count` rows by score.
+MERGES = ("max", "noisy_or", "sum")
+"""Scores of a node that several drafters made: the largest; 1 - prod(1 - s), sources that agree support each other; the sum, at most 1."""
 
-    A merged node keeps the largest score of its copies and the source of the first. Scores never exceed the parent's, so the
-    best rows, ties to the shallower and earlier, are closed under ancestors.
+
+def same_paths(draft: Draft, depth: int) -> Array:
+    """bool[B,R,R]: which live rows spell the same tokens from the root. By pointer doubling: rows agree on their last 2^(k+1) tokens if
+    they agree on the last 2^k and so do their ancestors 2^k above; only the root agrees with the root.
+
+    Args:
+      draft: any. depth: of the deepest node (static).
+    """
+    def one(tokens: Array, parents: Array, kind: Array) -> Array:
+        number = jnp.arange(tokens.shape[0])
+        node = (kind != EMPTY) & (number > 0)
+        same = (tokens[:, None] == tokens[None]) & node[:, None] & node[None]
+        same = same | ((number == 0)[:, None] & (number == 0)[None])
+        up = parents
+        for _ in range(_doublings(depth + 1)):
+            same, up = same & same[up][:, up], up[up]
+        return same
+
+    return jax.vmap(one)(draft.tokens, draft.parents, draft.kind)
+
+
+def merge_prefixes(draft: Draft, count: int, depth: int, how: str = "max") -> Draft:
+    """Merges nodes that spell the same path, and keeps the best `count` rows by score.
+
+    A merged node has the source of its first copy. No score exceeds the parent's, so the best rows, ties to the shallower and earlier,
+    are closed under ancestors, and a later cut by row number keeps the best too.
 
     Args:
       draft: a deterministic draft (see `as_deterministic`). count: rows to keep, the root included (static).
-      depth: of the deepest node (static).
+      depth: of the deepest node (static). how: one of `MERGES`.
 
     Returns:
-      A deterministic Draft of `count` rows ordered by depth.
+      A deterministic Draft of `count` rows, the best first.
+
+    Raises:
+      ValueError: an unknown `how`.
     """
+    if how not in MERGES:
+        raise ValueError(f"how is {how!r}: one of {', '.join(MERGES)}")
     total = draft.tokens.shape[1]
 
-    def one(tokens, parents, kind, score):
+    def one(tokens: Array, parents: Array, kind: Array, score: Array, source: Array, same: Array) -> tuple[Array, ...]:
         level_of, number = depths(parents), jnp.arange(total)
-        live = kind != EMPTY
-        canon = number
-        for level in range(1, depth + 1):  # parents of a level are final before the level is compared
-            here = live & (level_of == level)
-            same = (tokens[:, None] == tokens[None, :]) & (canon[parents][:, None] == canon[parents][None, :])
-            same = same & here[:, None] & here[None, :]
-            canon = jnp.where(here, jnp.argmax(same, axis=1), canon)
-        first_copy = live & (canon == number)
-        best = jnp.full(total, -jnp.inf).at[canon].max(jnp.where(live, score, -jnp.inf))
+        canon = jnp.argmax(same, axis=1).astype(jnp.int32)
+        first_copy = (kind != EMPTY) & (canon == number)
+        mine = jnp.where(same, score[None], 0.0)
+        best = {"max": lambda: jnp.max(mine, axis=1), "sum": lambda: jnp.minimum(jnp.sum(mine, axis=1), 1.0),
+                "noisy_or": lambda: 1 - jnp.prod(1 - mine, axis=1)}[how]()
         parent = canon[parents]
+        up = parent
         for _ in range(_doublings(total)):
-            best = jnp.minimum(best, best[parent])
-        best = best.at[0].set(jnp.inf)
-        rank = jnp.lexsort((number, level_of, jnp.where(first_copy, -best, jnp.inf)))
-        chosen = jnp.zeros(total, bool).at[rank[:count]].set(True) & first_copy
-        order = jnp.lexsort((number, jnp.where(chosen, level_of, total)))
-        inverse = jnp.zeros(total, jnp.int32).at[order].set(number.astype(jnp.int32))
-        return order, inverse[parent][order], chosen[order], jnp.where(number == 0, 1.0, best)[order]
+            best, up = jnp.minimum(best, best[up]), up[up]
+        rank = jnp.where(number == 0, jnp.inf, jnp.where(first_copy, best, -1.0))
+        order = jnp.lexsort((number, level_of, -rank))[:count]
+        place = jnp.zeros(total, jnp.int32).at[order].set(jnp.arange(count, dtype=jnp.int32))
+        live = first_copy[order]
+        put = lambda x, fill: jnp.where(live, x, fill).astype(x.dtype)  # noqa: E731
+        best = jnp.where(jnp.arange(count) == 0, score[0], best[order])
+        return put(tokens[order], 0), put(place[parent[order]], 0), put(kind[order], EMPTY), put(best, 0.0), put(source[order], 0)
 
-    order, parents, chosen, best = jax.vmap(one)(draft.tokens, draft.parents, draft.kind, draft.score)
-    take = lambda x: jnp.take_along_axis(x, order, axis=1)  # noqa: E731
-    sorted_draft = Draft(take(draft.tokens), jnp.where(chosen, parents, 0), take(draft.kind),
-                         best.astype(jnp.float32), take(draft.source))
-    return keep(sorted_draft, chosen, count)
+    return Draft(*jax.vmap(one)(draft.tokens, draft.parents, draft.kind, draft.score, draft.source, same_paths(draft, depth)))

@@ -35,13 +35,15 @@ def limit(drafter: Drafter, depth: int) -> Drafter:
     return drafter._replace(draft=draft, depth=min(depth, drafter.depth), name=f"limit({drafter.name}, {depth})")
 
 
-def _init(drafters: tuple[Drafter, ...]):
+def init_all(drafters: tuple[Drafter, ...]) -> Any:
+    """The `init` of several drafters."""
     def init(params: dict[str, Any], batch: int, capacity: int, depth: int) -> tuple[Any, ...]:
         return tuple(d.init(params, batch, capacity, depth) for d in drafters)
     return init
 
 
-def _draft_all(drafters: tuple[Drafter, ...], ctx: Context, states: tuple[Any, ...], plan: Plan) -> tuple[list[Draft], tuple[Any, ...]]:
+def draft_all(drafters: tuple[Drafter, ...], ctx: Context, states: tuple[Any, ...], plan: Plan) -> tuple[list[Draft], tuple[Any, ...]]:
+    """The drafts of all, each with coins of its own and sources numbered on, and their states."""
     made, kept, offset = [], [], 0
     for i, (d, s) in enumerate(zip(drafters, states, strict=True)):
         draft, s = d.draft(ctx._replace(noise=coins.child(ctx.noise, i)), s, plan)
@@ -51,19 +53,25 @@ def _draft_all(drafters: tuple[Drafter, ...], ctx: Context, states: tuple[Any, .
     return made, tuple(kept)
 
 
-def _observe(drafters: tuple[Drafter, ...]):
+def observe_all(drafters: tuple[Drafter, ...]) -> Any:
+    """The `observe` of several drafters."""
     def observe(ctx: Context, states: tuple[Any, ...], outcome: Outcome) -> tuple[Any, ...]:
         return tuple(d.observe(ctx._replace(noise=coins.child(ctx.noise, i)), s, outcome)
                      for i, (d, s) in enumerate(zip(drafters, states, strict=True)))
     return observe
 
 
-def _joined(drafters: tuple[Drafter, ...], draft: Any, rows: int, kinds: frozenset[int], name: str) -> Drafter:
+def joined(drafters: tuple[Drafter, ...], draft: Any, rows: int, kinds: frozenset[int], name: str) -> Drafter:
+    """A Drafter of drafters: their states side by side, every outcome shown to all.
+
+    Raises:
+      ValueError: fewer than two, or rows that arrive with computed layers.
+    """
     if len(drafters) < 2:
         raise ValueError(f"{name} needs at least two drafters")
     if any(d.computes for d in drafters):
         raise ValueError(f"{name} cannot join drafters whose rows arrive with computed layers: {[d.name for d in drafters if d.computes]}")
-    return Drafter(_init(drafters), draft, _observe(drafters), rows, max(d.depth for d in drafters), kinds,
+    return Drafter(init_all(drafters), draft, observe_all(drafters), rows, max(d.depth for d in drafters), kinds,
                    name=f"{name}({', '.join(d.name for d in drafters)})", needs=tuple(sorted({n for d in drafters for n in d.needs})),
                    params=tuple(dict.fromkeys(p for d in drafters for p in d.params)),
                    vocab=next((d.vocab for d in drafters if d.vocab is not None), None),
@@ -71,22 +79,28 @@ def _joined(drafters: tuple[Drafter, ...], draft: Any, rows: int, kinds: frozens
 
 
 @piece
-def merge(*drafters: Drafter, rows: int = 16) -> Drafter:
-    """One tree of the best nodes of several drafters: equal prefixes are merged, the `rows` - 1 best scores kept.
+def merge(*drafters: Drafter, rows: int = 16, how: str = "max") -> Drafter:
+    """One tree of the best nodes of several drafters: equal prefixes are merged, the `rows` - 1 best scores kept, the best first.
 
     Args:
-      *drafters: two or more. rows: of the result, the root included.
+      *drafters: two or more. rows: of the result, the root included. how: scores of nodes that several made (`tree.MERGES`).
 
     Returns:
       A Drafter of deterministic nodes.
+
+    Raises:
+      ValueError: an unknown `how`.
     """
+    if how not in tree.MERGES:
+        raise ValueError(f"how is {how!r}: one of {', '.join(tree.MERGES)}")
+
     def draft(ctx: Context, states: tuple[Any, ...], plan: Plan) -> tuple[Draft, tuple[Any, ...]]:
-        made, states = _draft_all(drafters, ctx, states, plan)
-        joined = tree.concatenate([tree.as_deterministic(d) for d in made])
-        return tree.merge_prefixes(joined, min(rows, joined.tokens.shape[1]), max(d.depth for d in drafters)), states
+        made, states = draft_all(drafters, ctx, states, plan)
+        whole = tree.concatenate([tree.as_deterministic(d) for d in made])
+        return tree.merge_prefixes(whole, min(rows, whole.tokens.shape[1]), max(d.depth for d in drafters), how), states
 
     total = sum(d.rows - 1 for d in drafters) + 1
-    return _joined(drafters, draft, min(rows, total), frozenset((FORCED, DETERMINISTIC)), "merge")
+    return joined(drafters, draft, min(rows, total), frozenset((FORCED, DETERMINISTIC)), "merge")
 
 
 @piece
@@ -100,8 +114,8 @@ def beside(*drafters: Drafter) -> Drafter:
       A Drafter whose nodes are of all their kinds.
     """
     def draft(ctx: Context, states: tuple[Any, ...], plan: Plan) -> tuple[Draft, tuple[Any, ...]]:
-        made, states = _draft_all(drafters, ctx, states, plan)
+        made, states = draft_all(drafters, ctx, states, plan)
         return tree.concatenate(made), states
 
     kinds = frozenset().union(*(d.kinds for d in drafters)) - {EMPTY}
-    return _joined(drafters, draft, sum(d.rows - 1 for d in drafters) + 1, kinds, "beside")
+    return joined(drafters, draft, sum(d.rows - 1 for d in drafters) + 1, kinds, "beside")

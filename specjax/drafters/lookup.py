@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax import round as rounds
 from specjax import tree
 from specjax.drafters import match_state
 from specjax.drafters.match_state import MatchState
@@ -56,11 +55,7 @@ def lookup(lengths: tuple[tuple[int, int], ...] = ((2, 3), (5, 15)), cap: int = 
         return tree.chain(ctx.root, tokens, count, score=score), state
 
     def observe(ctx: Context, state: MatchState, outcome: Outcome) -> MatchState:
-        # The text so far, the root included, is position + 1 tokens; before the first chunk not even the root is in it.
-        new = jnp.concatenate([ctx.root[:, None], rounds.emitted(outcome.draft, outcome.verdict)[0]], axis=1)
-        missing = (state.length <= ctx.position) & (outcome.verdict.count > 0)
-        block = jnp.where(missing[:, None], new, jnp.roll(new, -1, axis=1))
-        return jax.vmap(match_state.append, in_axes=(0, 0, 0, None))(state, block, outcome.verdict.count + missing.astype(jnp.int32), cap)
+        return match_state.follow(ctx, state, outcome, cap)
 
     return Drafter(init, draft, observe, rows=longest + 1, depth=longest, kinds=frozenset((FORCED, DETERMINISTIC)),
                    name=f"lookup({longest})", sources=("lookup",))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from specjax import attention, cache
+from specjax import attention, cache, sampling
 from specjax.targets.config import LlamaConfig, rope_frequencies
 from specjax.types import Array, Rows, Target, piece
 
@@ -113,7 +113,8 @@ def target(config: LlamaConfig) -> Target:
 
     Returns:
       A Target. Features that may be asked (`want`): "logits" f[B,T,V]; "final" and "normed" f[B,T,D], the residual stream
-      before and after the last norm; "layer.n" f[B,T,D], the residual stream after n blocks (n = 0: the embeddings).
+      before and after the last norm; "layer.n" f[B,T,D], the residual stream after n blocks (n = 0: the embeddings); "top8"
+      i32[B,T,8] the likeliest ids, the likeliest first; "top8_log_p" f[B,T,8] their log-probabilities at temperature 1.
     """
     c = config
     frequencies = rope_frequencies(c)
@@ -195,8 +196,11 @@ def target(config: LlamaConfig) -> Target:
 
     def finish(params: Any, x: Array, tapped: dict[int, Array], want: tuple[str, ...]) -> dict[str, Array]:
         rows_first = lambda y: y.transpose(1, 2, 0)  # noqa: E731
+        logits = functools.cache(lambda: readout(params, x))
         makers: dict[str, Callable[[], Array]] = {
-            "logits": lambda: readout(params, x), "final": lambda: rows_first(x), "normed": lambda: rows_first(normed(params, x)),
+            "logits": logits, "top8": lambda: sampling.top_ids(logits(), 8),
+            "top8_log_p": lambda: jnp.take_along_axis(sampling.log_normalize(logits()), sampling.top_ids(logits(), 8), axis=-1),
+            "final": lambda: rows_first(x), "normed": lambda: rows_first(normed(params, x)),
             **{f"layer.{n}": functools.partial(rows_first, y) for n, y in tapped.items()}}
         unknown = [name for name in want if name not in makers]
         if unknown:

@@ -6,7 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from specjax.drafters.choose import cascade, select
 from specjax.drafters.combine import beside, limit, merge
+from specjax.drafters.graft import graft, hierarchy, pruned_merge
 from specjax.drafters.model import model
 from specjax.drafters.pace import paced
 from specjax.expand.base import Expansion
@@ -52,6 +54,15 @@ def interleaved(drafter: Drafter, order: tuple[int, ...]) -> Drafter:
     return drafter._replace(draft=draft, name=f"interleaved({drafter.name})")
 
 
+@piece
+def armed(drafter: Drafter, arm: int) -> Drafter:
+    """The drafter under a controller that always chooses `arm`."""
+    def draft(ctx: Context, state: Any, plan: Plan) -> tuple[Draft, Any]:
+        return drafter.draft(ctx, state, plan._replace(arm=jnp.int32(arm)))
+
+    return drafter._replace(draft=draft, name=f"armed({drafter.name}, {arm})")
+
+
 def exact_cases() -> list[Case]:
     """Cases that every lossless verifier must pass."""
     return [
@@ -71,6 +82,13 @@ def exact_cases() -> list[Case]:
         case("two drafters, mixed draws, depth 2", 3, gumbel(2, 1), chain(2), join=beside),
         case("merge of two sampled drafters", 3, independent(2, 1), chain(2), join=lambda a, b: merge(a, b, rows=5)),
         case("sampled chain cut to the rows that pay", 4, chain(2), join=lambda d: paced(d, ((1, ((1, 1.0), (2, 1.2), (3, 1.9))),))),
+        case("noisy-or merge of two sampled drafters", 3, gumbel(2), independent(2), join=lambda a, b: merge(a, b, rows=3, how="noisy_or")),
+        case("cascade of two sampled drafters", 3, chain(2), independent(2, 1), join=lambda a, b: cascade(a, b, least=(0.7,))),
+        case("graft of two sampled drafters", 3, gumbel(2, 1), chain(2), join=lambda a, b: graft(a, b, rows=4, stages=((1, 0.5, 1), (2, 0.4, 2)))),
+        case("hierarchy of two sampled drafters", 3, independent(2), gumbel(2), join=lambda a, b: hierarchy(a, b, need=2, rows=4)),
+        case("pruned merge of two sampled drafters", 3, gumbel(2), chain(2), join=lambda a, b: pruned_merge(a, b, rows=4, least=0.2)),
+        case("the second of two selected drafters", 3, gumbel(2), chain(2), join=lambda a, b: armed(select(a, b), 1)),
+        case("the first of two selected drafters", 4, kary(2), gumbel(2, 1), join=lambda a, b: armed(select(a, b), 0)),
         case("dynamic (3, 3, 6)", 5, dynamic(3, 3, 6)),
         case("void nodes", 5, independent(2), join=lambda d: negative.drop_unlikely(d, 0.25, void=True)),
         case("void nodes without replacement", 5, gumbel(3), join=lambda d: negative.drop_unlikely(d, 0.08, void=True)),
