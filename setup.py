@@ -14,6 +14,7 @@ setup(
     description="Speculative decoding in JAX: pure pieces, proven lossless, measured against plain decoding in the same run",
     python_requires=">=3.11",
     packages=find_packages(include=["specjax*", "experiments*", "configs*"]),
+    package_data={"specjax.data": ["*.jsonl"]},
     install_requires=[
         "jax>=0.10.2,<0.11", "flax>=0.12.8", "numpy>=2", "absl-py>=2", "gguf>=0.19", "safetensors>=0.5", "tokenizers>=0.21", "jinja2>=3.1",
         "tqdm>=4.66", "ml_dtypes>=0.5",

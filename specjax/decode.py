@@ -124,13 +124,15 @@ def check_request(m: Method, prompts: list[list[int]], *, max_new_tokens: int | 
 
 
 def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_new_tokens: int | list[int], temperature: float | list[float] = 0.0,
-          seed: int = 0, request_ids: list[int] | None = None, stop_ids: tuple[int, ...] = (), memory: rounds.State | None = None) -> rounds.State:
+          seed: int = 0, request_ids: list[int] | None = None, stop_ids: tuple[int, ...] = (), least_capacity: int = 0,
+          memory: rounds.State | None = None) -> rounds.State:
     """Checks a request, allocates its state and prefills it.
 
     Args:
       m, params: the composition. prompts: token ids. max_new_tokens, temperature: one value, or one a prompt.
-      seed: of all coins. request_ids: one a prompt; default 0, 1, ... stop_ids: ids that end a row.
-      memory: a finished state of the same method, whose shared tables (past answers, learned successors) this request begins with.
+      seed: of all coins. request_ids: one a prompt; default 0, 1, ... stop_ids: ids that end a row. least_capacity: cache slots at
+        least, so that requests of several lengths share one program. memory: a finished state of the same method, whose shared tables
+        (past answers, learned successors) this request begins with.
 
     Returns:
       A prefilled State.
@@ -139,13 +141,13 @@ def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_ne
       ValueError: a value out of its range, before anything is compiled.
     """
     check_request(m, prompts, max_new_tokens=max_new_tokens, temperature=temperature, request_ids=request_ids)
-    sizes, values, tokens, lengths = _arrange(m, prompts, max_new_tokens, temperature, seed, request_ids, stop_ids)
+    sizes, values, tokens, lengths = _arrange(m, prompts, max_new_tokens, temperature, seed, request_ids, stop_ids, least_capacity)
     state = _start(m, params, *sizes, *values)
     return prefill(m, params, state if memory is None else rounds.remember(state, memory), tokens, lengths)
 
 
 def _arrange(m: Method, prompts: list[list[int]], max_new_tokens: int | list[int], temperature: float | list[float], seed: int,
-             request_ids: list[int] | None, stop_ids: tuple[int, ...]) -> tuple[tuple[int, int], tuple[Any, ...], Array, Array]:
+             request_ids: list[int] | None, stop_ids: tuple[int, ...], least: int = 0) -> tuple[tuple[int, int], tuple[Any, ...], Array, Array]:
     """A checked request as (sizes and values for `_start`, prompts i32[B,P], lengths i32[B])."""
     from specjax.sampling import TemperatureState
     tokens, lengths = pad_prompts(prompts, m.target.vocab)
@@ -153,7 +155,7 @@ def _arrange(m: Method, prompts: list[list[int]], max_new_tokens: int | list[int
     limits = np.broadcast_to(np.asarray(max_new_tokens, np.int64), (batch,))
     temperatures = np.broadcast_to(np.asarray(temperature, np.float32), (batch,))
     ids = list(range(batch)) if request_ids is None else request_ids
-    capacity = capacity_for(int(lengths.max()), int(limits.max()), m.rows)
+    capacity = max(capacity_for(int(lengths.max()), int(limits.max()), m.rows), least)
     stops = np.full((batch, max(1, len(stop_ids))), -1, np.int32)
     stops[:, :len(stop_ids)] = stop_ids
     values = (jnp.asarray(tokens[:, 0]), jnp.asarray(limits, jnp.int32), jnp.asarray(stops), jnp.asarray(ids, jnp.int32),

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from specjax.controllers.fixed import fixed
+from specjax.drafters import copy_model
 from specjax.drafters.combine import merge
+from specjax.drafters.edit import edit
 from specjax.drafters.lookup import lookup
 from specjax.drafters.model import model as model_drafter
 from specjax.drafters.none import none
@@ -45,6 +47,12 @@ class Entry(NamedTuple):
 
 def _plain(model: Model, drafter: Drafter, verifier: Verifier) -> tuple[Method, dict[str, Any]]:
     return compose(model.target, drafter, verifier, fixed()), {"target": model.params}
+
+
+def _edit(model: Model) -> tuple[Method, dict[str, Any]]:
+    """Without a source until one is given: the longest suffix match of prompt and output."""
+    method, params = _plain(model, edit(), match())
+    return method, params | {"source": copy_model.spans([[]])}
 
 
 def _by_itself(drafter: Callable[[Model], Drafter], verifier: Callable[[], Verifier] = match) -> Callable[[Model], Any]:
@@ -93,6 +101,8 @@ _ALL = (
           "text", _by_itself(lambda m: early_exit(chain(3), max(1, m.config.layers // 2)))),
     Entry("lookup_and_model", "prefix merge of two drafters", "lookup and a small model's chain, merged to 16 rows; match", "text",
           _with_small(lambda d: merge(lookup(((2, 3), (5, 12))), model_drafter(d.target, chain(3)), rows=16))),
+    Entry("edit", "-", "copies the text being edited through its edits: a soft pointer over source and output, a tree of where it may go on; match",
+          "text", _edit),
 )
 TABLE = {entry.name: entry for entry in _ALL}
 

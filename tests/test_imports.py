@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Lowest first; a module may import modules of lower layers, and of its own where the layer is marked with a "+".
 LAYERS = (
     ("kernels_pallas+",),
-    ("specjax.types", "specjax.prompts", "specjax.text_stream"),
+    ("specjax.types", "specjax.prompts", "specjax.text_stream", "specjax.data+"),
     ("specjax.tree", "specjax.sampling", "specjax.noise", "specjax.cache", "specjax.sharding", "specjax.measure", "+"),
     ("specjax.attention",),
     ("specjax.targets+",),
@@ -22,6 +22,7 @@ LAYERS = (
     ("specjax.round",),
     ("specjax.statistics", "specjax.model", "specjax.compile_cache"),
     ("specjax.expand+", "specjax.verifiers+", "specjax.controllers+"),
+    ("specjax.retrieval+",),
     ("specjax.drafters+",),
     ("specjax.decode",),
     ("specjax.pass_cost", "specjax.schedules+", "specjax.training+", "specjax.serving+"),

@@ -85,14 +85,16 @@ def known_text(vocab: int) -> Target:
 
 def replay(drafter: Drafter | None, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], *,
            top8: Sequence[Sequence[Sequence[int]]] | None = None, controller: Controller | None = None, batch: int | None = None,
-           costs: Sequence[tuple[int, float]] = COSTS, memory: bool = False, buckets: tuple[int, ...] | None = None) -> Replay:
+           costs: Sequence[tuple[int, float]] = COSTS, memory: bool = False, buckets: tuple[int, ...] | None = None,
+           params: dict[str, Any] | None = None) -> Replay:
     """Replays known outputs.
 
     Args:
-      drafter: one that needs no parameters; None = `lookup()`. prompts, outputs: token ids, one list a text.
+      drafter: one without a model; None = `lookup()`. prompts, outputs: token ids, one list a text.
       top8: the target's likeliest ids at every position of prompt and output, for drafters that learn from them. controller: default
         `fixed()`. batch: texts replayed together, default all; with 1 the cost is that of each text alone. costs: (rows, cost) of
-        passes. memory: each batch begins with the shared tables of the one before. buckets: row counts of the passes.
+        passes. memory: each batch begins with the shared tables of the one before. buckets: row counts of the passes. params: trees the
+        drafter reads.
 
     Returns:
       A Replay.
@@ -113,12 +115,12 @@ def replay(drafter: Drafter | None, prompts: Sequence[Sequence[int]], outputs: S
         known[i, :len(ids)] = ids
     for i in range(0, len(prompts), batch):
         here = np.resize(np.arange(i, min(i + batch, len(prompts))), batch)
-        params = {"target": {"text": jnp.asarray(text[here]), "top8": jnp.asarray(known[here])}}
+        trees = {"target": {"text": jnp.asarray(text[here]), "top8": jnp.asarray(known[here])}, **(params or {})}
         begin = (jnp.asarray(padded[here, 0]), jnp.asarray(limits[here]), jnp.full((batch, 1), -1), jnp.arange(batch), jnp.uint32(0),
                  TemperatureState(jnp.zeros(batch)))
-        state = decode._start(m, params, capacity, -(-int(limits.max()) // 64) * 64, *begin)
+        state = decode._start(m, trees, capacity, -(-int(limits.max()) // 64) * 64, *begin)
         state = state if old is None else rounds.remember(state, old)
-        state = decode.finish(m, params, decode.prefill(m, params, state, jnp.asarray(padded[here]), jnp.asarray(lengths[here])))
+        state = decode.finish(m, trees, decode.prefill(m, trees, state, jnp.asarray(padded[here]), jnp.asarray(lengths[here])))
         old, real = state if memory else None, len(set(here.tolist()))
         for j in range(real):
             if np.asarray(state.tokens)[j, :limits[here[j]]].tolist() != list(outputs[here[j]]):
