@@ -93,7 +93,7 @@ class Twin:
         found = {}
         for tokens, weights in rows:
             path = ()
-            for t, w in zip(tokens, weights, strict=True):
+            for t, w in zip(tokens, weights, strict=False):
                 if t < 0:
                     break
                 path += (t,)
