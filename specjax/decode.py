@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import requests, tree
 from specjax import round as rounds
-from specjax import tree
+from specjax.requests import logprobs_of, pad_prompts  # noqa: F401  a part of this module's interface
+from specjax.settings import Settings, as_list
 from specjax.types import Array, Method, Target
 
 CHUNK = 64
@@ -46,6 +48,12 @@ def run(m: Method, params: dict[str, Any], state: rounds.State, budget: Array) -
 
 
 @functools.partial(jax.jit, static_argnames=("m", "chunk"), donate_argnames=("state",), compiler_options=OPTIONS)
+def prefill_chunk(m: Method, params: dict[str, Any], state: rounds.State, prompt: Array, length: Array, chunk: int) -> rounds.State:
+    """One pass of `prefill`, so that other requests can decode in between."""
+    return rounds.forced(m, params, state, prompt, length, chunk)
+
+
+@functools.partial(jax.jit, static_argnames=("m", "chunk"), donate_argnames=("state",), compiler_options=OPTIONS)
 def prefill(m: Method, params: dict[str, Any], state: rounds.State, prompt: Array, length: Array, chunk: int = CHUNK) -> rounds.State:
     """Commits each prompt but its last token, which becomes the root; drafters observe every chunk.
 
@@ -62,76 +70,30 @@ def prefill(m: Method, params: dict[str, Any], state: rounds.State, prompt: Arra
     return jax.lax.while_loop(lambda s: jnp.any(s.position < length - 1), body, state)
 
 
-def pad_prompts(prompts: list[list[int]], vocab: int) -> tuple[np.ndarray, np.ndarray]:
-    """Prompts as one array, padded to a power of two so that few sizes are compiled.
-
-    Args:
-      prompts: token ids. vocab: of the target.
-
-    Returns:
-      (tokens i32[B,P], lengths i32[B]).
-
-    Raises:
-      ValueError: no prompt, an empty prompt, or an id outside the vocabulary.
-
-    >>> pad_prompts([[1, 2], [3]], 10)[1].tolist()
-    [2, 1]
-    """
-    if not prompts:
-        raise ValueError("there is no prompt")
-    for i, p in enumerate(prompts):
-        if len(p) == 0:
-            raise ValueError(f"prompt {i} is empty: at least one token is needed")
-        bad = [t for t in p if not 0 <= t < vocab]
-        if bad:
-            raise ValueError(f"prompt {i} holds token id {bad[0]}, outside the vocabulary of {vocab} tokens")
-    longest = max(len(p) for p in prompts)
-    width = max(CHUNK, 1 << (longest - 1).bit_length())
-    out = np.zeros((len(prompts), width), np.int32)
-    for i, p in enumerate(prompts):
-        out[i, :len(p)] = p
-    return out, np.asarray([len(p) for p in prompts], np.int32)
-
-
-def check_request(m: Method, prompts: list[list[int]], *, max_new_tokens: int | list[int], temperature: float | list[float] = 0.0,
-                  request_ids: list[int] | None = None) -> None:
-    """Refuses a request that cannot be served; nothing is allocated or compiled.
-
-    Args:
-      m: the composition. prompts: token ids. max_new_tokens, temperature: one value, or one a prompt. request_ids: one a prompt.
+def check_request(m: Method, prompts: list[list[int]], *, settings: Settings | Sequence[Settings] | None = None, **few: Any) -> None:
+    """Refuses a request that cannot be served; nothing is allocated or compiled. Arguments as for `begin`.
 
     Raises:
       ValueError: a value out of its range; it is named.
     """
-    from specjax.sampling import check_temperature
-    pad_prompts(prompts, m.target.vocab)
-    limits = [int(n) for n in max_new_tokens] if np.ndim(max_new_tokens) else [int(max_new_tokens)] * len(prompts)
-    if len(limits) != len(prompts):
-        raise ValueError(f"{len(limits)} values of max_new_tokens for {len(prompts)} prompts")
-    for n in limits:
-        if n < 1:
-            raise ValueError(f"max_new_tokens is {n}: it must be at least 1")
-    for t in np.broadcast_to(np.asarray(temperature, np.float64), (len(prompts),)):
-        check_temperature(float(t))
-    if request_ids is not None and len(request_ids) != len(prompts):
-        raise ValueError(f"{len(request_ids)} request ids for {len(prompts)} prompts")
-    for i, (p, limit) in enumerate(zip(prompts, limits, strict=True)):
-        if len(p) > m.target.context:
-            raise ValueError(f"prompt {i} has {len(p)} tokens; the target's context holds {m.target.context}")
-        if len(p) + limit + m.rows > m.target.context:
-            raise ValueError(f"prompt {i}: {len(p)} prompt tokens + {limit} new tokens + {m.rows} rows of a pass exceed the context of "
-                             f"{m.target.context}")
+    if not prompts:
+        raise ValueError("there is no prompt")
+    rows = _settings(prompts, settings, few)
+    requests.check(requests.equipped(m, rows), prompts, rows)
 
 
-def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_new_tokens: int | list[int], temperature: float | list[float] = 0.0,
-          seed: int = 0, request_ids: list[int] | None = None, stop_ids: tuple[int, ...] = (), least_capacity: int = 0,
-          memory: rounds.State | None = None) -> rounds.State:
+def _settings(prompts: list[list[int]], settings: Settings | Sequence[Settings] | None, few: dict[str, Any]) -> list[Settings]:
+    return requests.as_settings(len(prompts), **few) if settings is None else as_list(settings, len(prompts))
+
+
+def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, settings: Settings | Sequence[Settings] | None = None,
+          least_capacity: int = 0, memory: rounds.State | None = None, **few: Any) -> rounds.State:
     """Checks a request, allocates its state and prefills it.
 
     Args:
-      m, params: the composition. prompts: token ids. max_new_tokens, temperature: one value, or one a prompt.
-      seed: of all coins. request_ids: one a prompt; default 0, 1, ... stop_ids: ids that end a row. least_capacity: cache slots at
-        least, so that requests of several lengths share one program. memory: a finished state of the same method, whose shared tables
+      m, params: the composition, equipped for the settings (`requests.equipped`). prompts: token ids. settings: one, or one a prompt.
+        Instead of them `few`: max_new_tokens and temperature (one, or one a prompt), seed, request_ids, stop_ids. least_capacity: cache slots
+        at least, so that requests of several lengths share one program. memory: a finished state of the same method, whose shared tables
         (past answers, learned successors) this request begins with.
 
     Returns:
@@ -140,27 +102,31 @@ def begin(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_ne
     Raises:
       ValueError: a value out of its range, before anything is compiled.
     """
-    check_request(m, prompts, max_new_tokens=max_new_tokens, temperature=temperature, request_ids=request_ids)
-    sizes, values, tokens, lengths = _arrange(m, prompts, max_new_tokens, temperature, seed, request_ids, stop_ids, least_capacity)
-    state = _start(m, params, *sizes, *values)
-    return prefill(m, params, state if memory is None else rounds.remember(state, memory), tokens, lengths)
+    if not prompts:
+        raise ValueError("there is no prompt")
+    rows = _settings(prompts, settings, few)
+    requests.check(m, prompts, rows)
+    capacity, room, r = _arrange(m, prompts, rows, least_capacity)
+    state = _start(m, params, capacity, room, r)
+    return prefill(m, params, state if memory is None else rounds.remember(state, memory), r.prompt, r.length)
 
 
-def _arrange(m: Method, prompts: list[list[int]], max_new_tokens: int | list[int], temperature: float | list[float], seed: int,
-             request_ids: list[int] | None, stop_ids: tuple[int, ...], least: int = 0) -> tuple[tuple[int, int], tuple[Any, ...], Array, Array]:
-    """A checked request as (sizes and values for `_start`, prompts i32[B,P], lengths i32[B])."""
-    from specjax.sampling import TemperatureState
-    tokens, lengths = pad_prompts(prompts, m.target.vocab)
-    batch = len(prompts)
-    limits = np.broadcast_to(np.asarray(max_new_tokens, np.int64), (batch,))
-    temperatures = np.broadcast_to(np.asarray(temperature, np.float32), (batch,))
-    ids = list(range(batch)) if request_ids is None else request_ids
-    capacity = max(capacity_for(int(lengths.max()), int(limits.max()), m.rows), least)
-    stops = np.full((batch, max(1, len(stop_ids))), -1, np.int32)
-    stops[:, :len(stop_ids)] = stop_ids
-    values = (jnp.asarray(tokens[:, 0]), jnp.asarray(limits, jnp.int32), jnp.asarray(stops), jnp.asarray(ids, jnp.int32),
-              jnp.uint32(seed & 0xFFFFFFFF), TemperatureState(jnp.asarray(temperatures)))
-    return (capacity, -(-int(limits.max()) // 64) * 64), values, jnp.asarray(tokens), jnp.asarray(lengths)
+def fresh(m: Method, params: dict[str, Any], prompts: list[list[int]], settings: Sequence[Settings], *, capacity: int, room: int,
+          grammar: tuple[int, int] | None = None) -> rounds.State:
+    """The state of checked requests before their prompts are read, in sizes that the caller chooses: for engines.
+
+    Args:
+      m, params, prompts, settings: as for `begin`. capacity: cache slots, and the width of the padded prompts. room: most tokens of an answer.
+      grammar: (states, classes) of grammar tables, default as large as needed.
+    """
+    return _start(m, params, capacity, room, jax.tree.map(jnp.asarray, requests.arrays(m, prompts, settings, capacity, grammar)))
+
+
+def _arrange(m: Method, prompts: list[list[int]], settings: Sequence[Settings], least: int = 0) -> tuple[int, int, requests.Requests]:
+    """Checked requests as (cache slots, room for answers, arrays on the device)."""
+    r = requests.arrays(m, prompts, settings)
+    capacity = max(capacity_for(int(r.length.max()), int(r.limit.max()), m.rows), least)
+    return capacity, -(-int(r.limit.max()) // 64) * 64, jax.tree.map(jnp.asarray, r)
 
 
 def compile_ahead(m: Method, params: dict[str, Any], prompts: list[list[int]], *, max_new_tokens: int | list[int],
@@ -173,9 +139,9 @@ def compile_ahead(m: Method, params: dict[str, Any], prompts: list[list[int]], *
     Returns:
       Threads for `wait`. They do not keep the program alive.
     """
-    sizes, values, tokens, lengths = _arrange(m, prompts, max_new_tokens, 0.0, 0, None, stop_ids)
-    state = jax.eval_shape(lambda p, *v: _start(m, p, *sizes, *v), params, *values)
-    jobs = (lambda: run.lower(m, params, state, jnp.int32(0)).compile(), lambda: prefill.lower(m, params, state, tokens, lengths).compile())
+    capacity, room, r = _arrange(m, prompts, requests.as_settings(len(prompts), max_new_tokens=max_new_tokens, stop_ids=stop_ids))
+    state = jax.eval_shape(lambda p, r: _start(m, p, capacity, room, r), params, r)
+    jobs = (lambda: run.lower(m, params, state, jnp.int32(0)).compile(), lambda: prefill.lower(m, params, state, r.prompt, r.length).compile())
     threads = [threading.Thread(target=job, daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
@@ -189,9 +155,9 @@ def wait(threads: list[threading.Thread]) -> None:
 
 
 @functools.partial(jax.jit, static_argnames=("m", "capacity", "room"))
-def _start(m: Method, params: dict[str, Any], capacity: int, room: int, root: Array, limit: Array, stops: Array, request: Array, seed: Array,
-           warp: Any) -> rounds.State:
-    return rounds.start(m, params, root=root, capacity=capacity, room=room, limit=limit, stops=stops, request=request, seed=seed, warp=warp)
+def _start(m: Method, params: dict[str, Any], capacity: int, room: int, r: requests.Requests) -> rounds.State:
+    return rounds.start(m, params, root=r.prompt[:, 0], capacity=capacity, room=room, limit=r.limit, stops=r.stops, request=r.request, seed=r.seed,
+                        warp=m.warp.init(r.warp, r.prompt, r.length, m.target.vocab), draft=r.draft, coupled=r.coupled, want=r.want)
 
 
 def finish(m: Method, params: dict[str, Any], state: rounds.State) -> rounds.State:

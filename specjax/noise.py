@@ -31,15 +31,15 @@ class Noise(NamedTuple):
     """Where a request's coins come from.
 
     Attributes:
-      seed: u32[]. request: i32[B] explicit request ids, never batch row or slot.
-      coupled: static; drafters may draw with the text's own noise.
+      seed: u32[] or u32[B]. request: i32[B] explicit request ids, never batch row or slot.
+      coupled: drafters may draw with the text's own noise; static, or bool[B] where each row of a batch says so.
       stream: static id of the drafter in the composition.
       table: None, or `given_key` -> f[B,rows,...] given coins (enumeration of exact laws runs the same code on given coins).
     """
 
     seed: Array
     request: Array
-    coupled: bool = False
+    coupled: bool | Array = False
     stream: int = 0
     table: dict | None = None
 
@@ -87,11 +87,12 @@ def words(noise: Noise, purpose: int, index: Array, row: Array | int) -> tuple[A
       (a, b): u32, the broadcast shape of the arguments.
     """
     index, row = _u32(index), _u32(row)
-    request = _u32(noise.request).reshape(noise.request.shape + (1,) * (index.ndim - noise.request.ndim))
+    wide = lambda x: _u32(x).reshape(x.shape + (1,) * (index.ndim - x.ndim))  # noqa: E731
+    request, seed = wide(noise.request), wide(jnp.asarray(noise.seed))
     label = np.uint32((purpose * 0x01000193 + (0 if purpose == TEXT else noise.stream) * 0x5BD1E995) & 0xFFFFFFFF)
     row = jnp.broadcast_to(row, index.shape) if row.ndim < 2 else row
     index = jnp.broadcast_to(index, jnp.broadcast_shapes(index.shape, row.shape))
-    a = jnp.broadcast_to(mix(_u32(noise.seed) ^ _GOLDEN), index.shape)
+    a = jnp.broadcast_to(mix(seed ^ _GOLDEN), index.shape)
     a = mix(a + request * np.uint32(0xC2B2AE35))
     a = mix(a ^ (index * np.uint32(0x27D4EB2F) + label))
     a = mix(a + row * np.uint32(0x165667B1))

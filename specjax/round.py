@@ -63,6 +63,20 @@ class Statistics(NamedTuple):
     shared: Array
 
 
+class LogProbs(NamedTuple):
+    """Log-probabilities of emitted tokens under the model's own law: raw logits, temperature 1, before every setting.
+
+    Attributes:
+      want: i32[B] alternatives that a row asked for, -1 = nothing. chosen: f32[B,N]. ids: i32[B,N,n] the likeliest tokens, the likeliest first;
+        top: f32[B,N,n] theirs.
+    """
+
+    want: Array
+    chosen: Array
+    ids: Array
+    top: Array
+
+
 class State(NamedTuple):
     """What a generation carries from round to round. Every leaf has leading axis B, except under `shared`.
 
@@ -71,7 +85,8 @@ class State(NamedTuple):
       position: i32[B] its position in the text. request: i32[B] ids that key the coins. warp, drafter, controller: states.
       tokens: i32[B,N] output. source: i32[B,N] 0 = the target's own token, s + 1 = drafted by source s.
       limit: i32[B] most tokens to emit. stops: i32[B,E] stop ids, -1 padded. reason: i32[B] RUNNING, STOPPED or FULL.
-      statistics: counts. shared: u32[] seed.
+      statistics: counts. seed: u32[B]. draft: i32[B] most tokens to draft a round. coupled: bool[B] whether the row follows the text's noise,
+        read where the verifier leaves it to the rows. logprobs: None where the method keeps none.
     """
 
     cache: Any
@@ -88,7 +103,10 @@ class State(NamedTuple):
     stops: Array
     reason: Array
     statistics: Statistics
-    shared: Array
+    seed: Array
+    draft: Array
+    coupled: Array
+    logprobs: LogProbs | None = None
 
 
 def compose(target: Target, drafter: Drafter, verifier: Verifier, controller: Controller, warp: Warp | None = None,
@@ -124,12 +142,13 @@ def compose(target: Target, drafter: Drafter, verifier: Verifier, controller: Co
 
 
 def start(m: Method, params: dict[str, Any], *, root: Array, capacity: int, room: int, limit: Array, stops: Array, request: Array,
-          seed: Array, warp: Any) -> State:
+          seed: Array, warp: Any, draft: Array | None = None, coupled: Array | None = None, want: Array | None = None) -> State:
     """The state before the first token of a prompt is forwarded.
 
     Args:
       m, params: the composition and its parameters. root: i32[B] first prompt token. capacity: S, cache slots (static).
-      room: N, output capacity (static), at least the largest limit. limit, stops, request, seed, warp: as in `State`.
+      room: N, output capacity (static), at least the largest limit. limit, stops, request, warp: as in `State`. seed: u32[] or u32[B].
+      draft, coupled: as in `State`, default no limit and True. want: of `LogProbs`, default nothing.
 
     Returns:
       A State at position 0.
@@ -141,9 +160,15 @@ def start(m: Method, params: dict[str, Any], *, root: Array, capacity: int, room
                             jnp.zeros(batch, jnp.float32), zero, jnp.zeros((batch, sources), jnp.int32),
                             jnp.zeros(len(m.buckets), jnp.int32))
     out = jnp.full((batch, room + m.depth + 1), -1, jnp.int32)
+    logprobs = None
+    if m.logprobs is not None:
+        wide = (*out.shape, m.logprobs)
+        logprobs = LogProbs(zero - 1 if want is None else want, jnp.zeros(out.shape, jnp.float32), jnp.zeros(wide, jnp.int32),
+                            jnp.zeros(wide, jnp.float32))
     return State(m.target.init(params["target"], batch, capacity), root, zero - 1, zero, request, warp,
                  m.drafter.init(params, batch, capacity, m.depth), m.controller.init(batch), out, jnp.zeros_like(out), limit, stops,
-                 jnp.where(limit > 0, RUNNING, FULL), statistics, seed)
+                 jnp.where(limit > 0, RUNNING, FULL), statistics, jnp.broadcast_to(seed, (batch,)),
+                 jnp.full(batch, k, jnp.int32) if draft is None else draft, jnp.ones(batch, bool) if coupled is None else coupled, logprobs)
 
 
 def remember(new: State, old: State) -> State:
@@ -165,7 +190,7 @@ def remember(new: State, old: State) -> State:
 
 def context(m: Method, params: dict[str, Any], s: State) -> Context:
     """The read-only view of a round."""
-    noise = Noise(s.shared, s.request, m.verifier.coupled)
+    noise = Noise(s.seed, s.request, s.coupled if m.verifier.coupled is None else m.verifier.coupled)
     return Context(params, m.target, s.cache, s.root, s.index, s.position, m.warp, s.warp, noise)
 
 
@@ -174,7 +199,8 @@ def round(m: Method, params: dict[str, Any], s: State) -> State:  # noqa: A001  
     ctx = context(m, params, s)
     plan, controller = m.controller.plan(ctx, s.controller)
     # A drafter that weighs the rows of a batch against each other must not count those that are finished or nearly so.
-    plan = plan._replace(rows=jnp.where(s.reason == RUNNING, plan.rows, 1), depth=jnp.minimum(plan.depth, s.limit - s.index - 2))
+    plan = plan._replace(rows=jnp.where((s.reason == RUNNING) & (s.draft > 0), plan.rows, 1),
+                         depth=jnp.minimum(jnp.minimum(plan.depth, s.draft), s.limit - s.index - 2))
     draft, drafter = m.drafter.draft(ctx, s.drafter, plan)
     draft = tree.pad(tree.clip(draft, plan.rows, plan.depth), m.rows)
 
@@ -191,8 +217,8 @@ def advance(m: Method, params: dict[str, Any], s: State, ctx: Context, draft: Dr
     batch, longest = s.root.shape[0], buckets[-1] if prefill else m.depth + 1
     kept = tuple(n for n in m.want if n != "logits" or "logits" in m.drafter.needs)
 
-    def branch(rows: int) -> Callable[[], tuple[Verdict, Any, dict[str, Array]]]:
-        def run() -> tuple[Verdict, Any, dict[str, Array]]:
+    def branch(rows: int) -> Callable[[], tuple[Any, ...]]:
+        def run() -> tuple[Any, ...]:
             x = tree.first(draft, rows)
             scratch, extra = m.target.scratch(params["target"], batch, rows), {}
             if draft.computed is not None:
@@ -201,19 +227,20 @@ def advance(m: Method, params: dict[str, Any], s: State, ctx: Context, draft: Dr
                 extra = {"resume": (draft.computed.hidden[:, :, at], draft.computed.layer)}
             features, work = m.target.forward(params["target"], s.cache, scratch, tree.rows(x), m.want, **extra)
             verdict = _fit(judge(x, Scores(features["logits"])), longest)
-            return verdict, m.target.select(work, verdict.path), {n: _pad_rows(features[n], buckets[-1]) for n in kept}
+            notes = None if prefill or s.logprobs is None else note(s.logprobs, x, verdict, features["logits"])
+            return verdict, m.target.select(work, verdict.path), {n: _pad_rows(features[n], buckets[-1]) for n in kept}, notes
         return run
 
     live = jnp.max(jnp.where(s.reason == RUNNING, tree.live_rows(draft), 1))
     which = jnp.sum(live > jnp.asarray(buckets[:-1], jnp.int32)).astype(jnp.int32)
     branches = [branch(r) for r in buckets]
-    verdict, taken, features = branches[0]() if len(branches) == 1 else jax.lax.switch(which, branches)
+    verdict, taken, features, notes = branches[0]() if len(branches) == 1 else jax.lax.switch(which, branches)
     outcome = Outcome(draft, verdict, features, plan, jnp.asarray(buckets, jnp.int32)[which], prefill)
     block, source = emitted(draft, verdict)
-    return (s if prefill else emit(s, m, draft, verdict, block, source, which))._replace(
+    return (s if prefill else emit(s, m, draft, verdict, block, source, which, notes))._replace(
         cache=m.target.commit(s.cache, taken, verdict.count),
         root=jnp.where(verdict.count > 0, verdict.next_token, s.root), position=s.position + verdict.count,
-        warp=m.warp.observe(s.warp, block, verdict.count), drafter=m.drafter.observe(ctx, s.drafter, outcome),
+        warp=s.warp if prefill else m.warp.observe(s.warp, block, verdict.count), drafter=m.drafter.observe(ctx, s.drafter, outcome),
         controller=s.controller if prefill else m.controller.observe(s.controller, outcome))
 
 
@@ -244,6 +271,28 @@ def emitted(draft: Draft, verdict: Verdict) -> tuple[Array, Array]:
     return tokens, jnp.where(at < last, source, 0)
 
 
+def note(old: LogProbs, draft: Draft, verdict: Verdict, logits: Array) -> tuple[Array, Array, Array]:
+    """Log-probabilities of what a verdict emits, from the rows that judged it; zeros if no row of the batch wants any.
+
+    Returns:
+      (chosen f32[B,K+1], ids i32[B,K+1,n], top f32[B,K+1,n]).
+    """
+    block, n = emitted(draft, verdict)[0], old.ids.shape[2]
+
+    def some() -> tuple[Array, Array, Array]:
+        rows = jnp.take_along_axis(logits, jnp.maximum(verdict.path, 0)[..., None], axis=1).astype(jnp.float32)
+        total = jax.scipy.special.logsumexp(rows, axis=-1, keepdims=True)
+        chosen = jnp.take_along_axis(rows, jnp.maximum(block, 0)[..., None], axis=2) - total
+        top, ids = jax.lax.top_k(rows, n)
+        return chosen[..., 0], ids, top - total
+
+    def none() -> tuple[Array, Array, Array]:
+        zero = jnp.zeros((*block.shape, n), jnp.float32)
+        return jnp.zeros(block.shape, jnp.float32), zero.astype(jnp.int32), zero
+
+    return jax.lax.cond(jnp.any(old.want >= 0), some, none)
+
+
 def stop(verdict: Verdict, draft: Draft, s: State) -> Verdict:
     """Ends a verdict at the first stop id or at the length limit; finished rows commit nothing."""
     tokens, _ = emitted(draft, verdict)
@@ -257,7 +306,8 @@ def stop(verdict: Verdict, draft: Draft, s: State) -> Verdict:
     return Verdict(path, count, jnp.where(count > 0, last, s.root), verdict.go_on)
 
 
-def emit(s: State, m: Method, draft: Draft, verdict: Verdict, block: Array, source: Array, which: Array) -> State:
+def emit(s: State, m: Method, draft: Draft, verdict: Verdict, block: Array, source: Array, which: Array,
+         notes: tuple[Array, Array, Array] | None = None) -> State:
     """Writes the emitted tokens, counts them, and marks the rows that are finished."""
     width, batch = block.shape[1], s.root.shape[0]
     column = jnp.arange(width)[None]
@@ -280,8 +330,16 @@ def emit(s: State, m: Method, draft: Draft, verdict: Verdict, block: Array, sour
         old.go_on + jnp.sum(jnp.where(seen, verdict.go_on, 0.0), axis=1) * active.astype(jnp.float32),
         old.visited + jnp.sum(seen, axis=1) * active,
         old.by_source + jnp.sum(source[:, :, None] == names, axis=1), old.shared.at[which].add(1))
+    if notes is not None:
+        kept = (old.at[b, at].set(new, mode="drop") for old, new in zip(s.logprobs[1:], notes, strict=True))
+        s = s._replace(logprobs=LogProbs(s.logprobs.want, *kept))
     return s._replace(tokens=s.tokens.at[b, at].set(block, mode="drop"), source=s.source.at[b, at].set(source, mode="drop"),
                       index=index, reason=reason, statistics=statistics)
+
+
+def halt(s: State, rows: Array) -> State:
+    """Ends the rows bool[B]: they emit nothing more and cost no further rows of a pass."""
+    return s._replace(reason=jnp.where(rows & (s.reason == RUNNING), STOPPED, s.reason))
 
 
 def forced(m: Method, params: dict[str, Any], s: State, prompt: Array, length: Array, chunk: int) -> State:

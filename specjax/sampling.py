@@ -1,12 +1,13 @@
 """Laws and draws: sampling settings as one piece (a warp), the exponential race, and argmax without a sort.
 
-The one order of settings: logits -> divide by temperature -> log-softmax. Temperature 0 is the point mass at the largest
-logit, lowest id on ties; never a tiny temperature. Target and drafter share the function, so both speak of one law.
+Temperature alone: logits -> divide by temperature -> log-softmax; `specjax.warp` has the order of all settings. Temperature 0 is the point
+mass at the largest logit, lowest id on ties; never a tiny temperature. Target and drafter share the function, so both speak of one law.
 """
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,27 +108,36 @@ class TemperatureState(NamedTuple):
 
 @piece
 def temperature() -> Warp:
-    """The warp of temperature alone; each row of a batch has its own.
+    """The warp of temperature alone, for requests that ask for nothing else (see `specjax.warp` for all settings).
 
     Returns:
-      A Warp whose state is `TemperatureState`; `init` starts at 0 (greedy).
+      A Warp whose state is `TemperatureState`.
 
     >>> warp = temperature()
-    >>> law = warp.law(TemperatureState(jnp.float32(0.0)), jnp.asarray([1.0, 2.0, 2.0]), None, None)
-    >>> [float(p) for p in jnp.exp(law)]
+    >>> law = warp.law(TemperatureState(jnp.zeros(1)), jnp.asarray([[[1.0, 2.0, 2.0]]]), None, None)
+    >>> [float(p) for p in jnp.exp(law)[0, 0]]
     [0.0, 1.0, 0.0]
     """
 
-    def init(batch: int) -> TemperatureState:
-        return TemperatureState(jnp.zeros(batch, jnp.float32))
+    def wishes(settings: Sequence[Any], vocab: int) -> np.ndarray:
+        del vocab
+        return np.asarray([s.temperature for s in settings], np.float32)
 
-    def law(w: TemperatureState, logits: Array, path_tokens: Array | None, depth: Array | None) -> Array:
-        del path_tokens, depth
-        greedy = w.temperature <= 0
+    def init(wanted: Array, prompt: Array, length: Array, vocab: int) -> TemperatureState:
+        del prompt, length, vocab
+        return TemperatureState(wanted)
+
+    def adjust(w: TemperatureState, logits: Array, path: Array, depth: Array) -> Array:
+        del w, path, depth
+        return logits
+
+    def law(w: TemperatureState, logits: Array, path: Array, depth: Array) -> Array:
+        del path, depth
+        cold = (w.temperature <= 0)[:, None, None]
         # A division by a reciprocal would round differently for t = 1: divide.
-        soft = log_normalize(logits / jnp.where(greedy, 1.0, w.temperature).astype(logits.dtype))
-        hard = point_mass(argmax(logits), logits.shape[-1], logits.dtype)
-        return jnp.where(greedy, hard, soft)
+        soft = log_normalize(logits / jnp.where(cold, 1.0, w.temperature[:, None, None]).astype(logits.dtype))
+        hard = lambda: jnp.where(cold, point_mass(argmax(logits), logits.shape[-1], logits.dtype), soft)  # noqa: E731
+        return jax.lax.cond(jnp.any(cold), hard, lambda: soft)
 
     def observe(w: TemperatureState, tokens: Array, count: Array) -> TemperatureState:
         del tokens, count
@@ -136,7 +146,7 @@ def temperature() -> Warp:
     def greedy(w: TemperatureState) -> Array:
         return w.temperature <= 0
 
-    return Warp(init, law, observe, greedy)
+    return Warp(init, adjust, law, observe, greedy, wishes)
 
 
 def check_temperature(value: float) -> float:
@@ -150,18 +160,21 @@ def check_temperature(value: float) -> float:
     return float(value)
 
 
-def laws(ctx: Context, logits: Array, path_tokens: Array, depth: Array) -> Array:
+def laws(ctx: Context, logits: Array, path: Array, depth: Array) -> Array:
     """The warp of each request on T rows of logits.
 
     Args:
-      ctx: the round. logits: f[B,T,V]. path_tokens: i32[B,T,K] tokens from the root's child to the row, -1 padded.
-      depth: i32[B,T] depth of each row.
+      ctx: the round. logits: f[B,T,V]. path: i32[B,T,K] tokens from the root's child to the row, -1 padded. depth: i32[B,T] of each row.
 
     Returns:
       f[B,T,V] log-probabilities.
     """
-    one = jax.vmap(ctx.warp.law, in_axes=(None, 0, 0, 0))
-    return jax.vmap(one)(ctx.warp_state, logits, path_tokens, depth)
+    return ctx.warp.law(ctx.warp_state, logits, path, depth)
+
+
+def adjusted(ctx: Context, logits: Array, path: Array, depth: Array) -> Array:
+    """The logits f[B,T,V] with everything that settings change before temperature; arguments as for `laws`."""
+    return ctx.warp.adjust(ctx.warp_state, logits, path, depth)
 
 
 def text_times(ctx: Context, depth: Array, ids: Array) -> Array:
@@ -184,6 +197,7 @@ def draw_times(ctx: Context, depth: Array, row: Array, ids: Array) -> Array:
     Returns:
       f[B,T,U].
     """
-    if ctx.noise.coupled:
-        return text_times(ctx, depth, ids)
-    return coins.race_times(ctx.noise, coins.DRAW, ctx.index[:, None], row, ids)
+    own = lambda: coins.race_times(ctx.noise, coins.DRAW, ctx.index[:, None], row, ids)  # noqa: E731
+    if isinstance(ctx.noise.coupled, bool):
+        return text_times(ctx, depth, ids) if ctx.noise.coupled else own()
+    return jnp.where(ctx.noise.coupled[:, None, None], text_times(ctx, depth, ids), own())

@@ -259,30 +259,38 @@ class Verifier(NamedTuple):
     Attributes:
       verify: (Context, Draft, Scores) -> Verdict.
       accepts: kinds of node it can judge. lossless: "text" (same seed, same text), "law", or "lossy". coupled: True when it
-        follows the noise of the text position, so that drafters may draw with the same noise. name: for messages.
+        follows the noise of the text position, so that drafters may draw with the same noise; None when each row of a batch says so.
+      name: for messages.
     """
 
     verify: Callable[..., Any]
     accepts: frozenset[int]
     lossless: str
-    coupled: bool
+    coupled: bool | None
     name: str
 
 
 class Warp(NamedTuple):
-    """The user's sampling settings as one law-making piece.
+    """The user's sampling settings as one law-making piece. Always called for a batch, never under `vmap`, so that what no row uses costs
+    nothing.
 
     Attributes:
-      init: (batch) -> state. law: (state of one row, logits f[V], path_tokens i32[K], depth i32[]) -> log-probabilities f[V].
-      observe: (state, tokens i32[B,K+1], count i32[B]) -> state.
-      greedy: (state) -> bool[B]; True promises that the law is the point mass at the largest logit, so that a batch of greedy
+      init: (arrays of `wishes`, prompt i32[B,P], length i32[B], vocab) -> state.
+      adjust: (state, logits f[B,T,V], path i32[B,T,K], depth i32[B,T]) -> logits before temperature; `path` holds the tokens from the root's
+        child to the row that judges, -1 padded, and `depth` their number.
+      law: the same arguments -> log-probabilities f[B,T,V].
+      observe: (state, tokens i32[B,K+1], count i32[B]) -> state, for emitted tokens only; `init` has seen the prompt.
+      greedy: (state) -> bool[B]; True promises that the law is the point mass at the largest adjusted logit, so that a batch of greedy
         requests need not normalise or draw anything.
+      wishes: (settings of each row, vocab, ...) -> arrays on the host.
     """
 
     init: Callable[..., Any]
+    adjust: Callable[..., Any]
     law: Callable[..., Any]
     observe: Callable[..., Any]
     greedy: Callable[..., Any]
+    wishes: Callable[..., Any]
 
 
 class Controller(NamedTuple):
@@ -307,6 +315,7 @@ class Method(NamedTuple):
       target, drafter, verifier, controller, warp: the pieces.
       buckets: row counts of the passes that are compiled, ascending; the first is 1.
       rows: R of a draft. depth: K. want: features asked of the target pass, "logits" included.
+      logprobs: None, or how many alternatives are kept beside each token's log-probability.
     """
 
     target: Target
@@ -318,3 +327,4 @@ class Method(NamedTuple):
     rows: int
     depth: int
     want: tuple[str, ...]
+    logprobs: int | None = None

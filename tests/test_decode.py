@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import specjax
-from specjax import api, decode, methods, tree
+from specjax import api, decode, methods, requests, tree
 from specjax.controllers.fixed import fixed
 from specjax.drafters.combine import limit, merge
 from specjax.drafters.lookup import lookup
@@ -91,8 +91,7 @@ def test_prefill_in_small_chunks_is_prefill():
     method, params = compose(model.target, lookup(), match(), fixed()), {"target": model.params}
     tokens, lengths = decode.pad_prompts(PROMPTS, 64)
     whole = decode.begin(method, params, PROMPTS, max_new_tokens=8)
-    start = decode._start(method, params, int(whole.cache.k[0].shape[2]), 64, jnp.asarray(tokens[:, 0]), jnp.full(3, 8), jnp.full((3, 1), -1),
-                          jnp.arange(3), jnp.uint32(0), whole.warp)
+    start = decode.fresh(method, params, PROMPTS, requests.as_settings(3, max_new_tokens=8), capacity=int(whole.cache.k[0].shape[2]), room=64)
     small = decode.prefill(method, params, start, jnp.asarray(tokens), jnp.asarray(lengths), chunk=7)
     for name in ("root", "position", "index"):
         np.testing.assert_array_equal(getattr(small, name), getattr(whole, name))

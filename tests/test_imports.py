@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # Lowest first; a module may import modules of lower layers, and of its own where the layer is marked with a "+".
 LAYERS = (
     ("kernels_pallas+",),
-    ("specjax.types", "specjax.prompts", "specjax.text_stream", "specjax.data+"),
-    ("specjax.tree", "specjax.sampling", "specjax.noise", "specjax.cache", "specjax.sharding", "specjax.measure", "+"),
+    ("specjax.types", "specjax.prompts", "specjax.grammar", "specjax.text_stream", "specjax.data+"),
+    ("specjax.tree", "specjax.sampling", "specjax.noise", "specjax.cache", "specjax.truncate", "specjax.settings", "specjax.warp",
+     "specjax.sharding", "specjax.measure", "+"),
     ("specjax.attention",),
     ("specjax.targets+",),
     ("specjax.weights+",),
@@ -24,6 +25,7 @@ LAYERS = (
     ("specjax.expand+", "specjax.verifiers+", "specjax.controllers+"),
     ("specjax.retrieval+",),
     ("specjax.drafters+",),
+    ("specjax.requests",),
     ("specjax.decode",),
     ("specjax.pass_cost", "specjax.schedules+", "specjax.training+", "specjax.serving+"),
     ("specjax.applications+",),

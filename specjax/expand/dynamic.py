@@ -35,15 +35,18 @@ def dynamic(width: int = 8, depth: int = 4, rows: int = 16) -> Expansion:
 
     def expand(ctx: Context, step: Step, first: Array, carry: Any) -> tuple[Draft, Any]:
         batch = ctx.root.shape[0]
-        score, token = jax.lax.top_k(sampling.log_normalize(first), width)
+        none, zero = jnp.full((batch, 1, depth), -1, jnp.int32), jnp.zeros((batch, 1), jnp.int32)
+        score, token = jax.lax.top_k(sampling.log_normalize(sampling.adjusted(ctx, first[:, None], none, zero)[:, 0]), width)
         own = jnp.broadcast_to(jnp.arange(width), (batch, width))
         seen = jnp.broadcast_to(jnp.arange(slots) == 0, (batch, width, slots))
 
         def level(c: tuple[Any, ...], number: Array) -> tuple[tuple[Any, ...], tuple[Array, ...]]:
-            token, score, own, seen, carry = c
+            token, score, own, seen, path, carry = c
+            path = path.at[:, :, number - 1].set(token)
             at = 1 + (number - 1) * width
             seen = seen | (jnp.arange(slots)[None] == at + jnp.arange(width)[:, None])[None]
             logits, carry = step(carry, Rows(token, jnp.broadcast_to(number, token.shape), seen, at))
+            logits = sampling.adjusted(ctx, logits, path, jnp.broadcast_to(number, token.shape))
             log_p, tokens = jax.lax.top_k(sampling.log_normalize(logits), width)
             total = (score[..., None] + log_p).reshape(batch, -1)
             parent = jnp.repeat(own, width, axis=1)
@@ -51,12 +54,12 @@ def dynamic(width: int = 8, depth: int = 4, rows: int = 16) -> Expansion:
             score, best = jax.lax.top_k(total, width)
             pick = lambda x: jnp.take_along_axis(x, best, axis=1)  # noqa: E731
             base = width + (number - 1) * width * width
-            seen = jnp.take_along_axis(seen, (best // width)[..., None], axis=1)
-            return (pick(tokens), score, base + best, seen, carry), (tokens, total, parent)
+            seen, path = (jnp.take_along_axis(x, (best // width)[..., None], axis=1) for x in (seen, path))
+            return (pick(tokens), score, base + best, seen, path, carry), (tokens, total, parent)
 
         all_tokens, all_scores, all_parents = token, score, jnp.full((batch, width), -1)
         if depth > 1:
-            start = (token, score, own, seen, carry)
+            start = (token, score, own, seen, jnp.broadcast_to(none, (batch, width, depth)), carry)
             (*_, carry), ys = jax.lax.scan(level, start, jnp.arange(1, depth))
             flat = [jnp.moveaxis(y, 0, 1).reshape(batch, -1) for y in ys]
             all_tokens, all_scores, all_parents = (jnp.concatenate([a, b], axis=1) for a, b in

@@ -48,25 +48,33 @@ class Template:
             self.q_row[starts[level + 1]:starts[level + 2]] = 1 + (level - 1) * self.width + np.arange(n * k) // k
         self.starts = np.asarray(starts[1:self.depth], np.int32)
         self.mask = seen[np.minimum(self.frontier, self.rows - 1)]
+        # The rows of the path from the root's child to each frontier row, 0 where it has ended.
+        self.above = np.zeros((self.depth - 1, self.width, self.depth), np.int32)
+        for at in np.ndindex(self.frontier.shape):
+            path, row = [], self.frontier[at] % self.rows
+            while row:
+                path, row = [row, *path], self.parents[row]
+            self.above[at][:len(path)] = path
 
 
-def _choose(draw: str, ctx: Context, logits: Array, parent: Array, children: Array, depth: Array) -> tuple[Array, Array, Array]:
+def _choose(draw: str, ctx: Context, logits: Array, path: Array, parent: Array, children: Array, depth: Array) -> tuple[Array, Array, Array]:
     """Children of T frontier rows.
 
     Args:
-      draw: see `static`. logits: f[B,T,V]. parent: i32[T] rows. children: i32[T,k] rows. depth: i32[] of the children.
+      draw: see `static`. logits: f[B,T,V]. path: i32[B,T,K] tokens from the root's child to each row, -1 padded. parent: i32[T] rows.
+      children: i32[T,k] rows. depth: i32[] of the children.
 
     Returns:
       (tokens i32[B,T,k]; log-probability of each f[B,T,k]; log_q f[B,T,V] the law drawn from).
     """
     batch, t, vocab = logits.shape
     k, ids = children.shape[1], jnp.arange(vocab)
-    plain = sampling.log_normalize(logits)
+    above = jnp.broadcast_to(depth - 1, (batch, t))
     if draw == "top":
+        plain = sampling.log_normalize(sampling.adjusted(ctx, logits, path, above))
         value, tokens = jax.lax.top_k(plain, k)
         return tokens, value, plain
-    none = jnp.full((batch, t, 1), -1, jnp.int32)
-    log_q = sampling.laws(ctx, logits, none, jnp.broadcast_to(depth - 1, (batch, t)))
+    log_q = sampling.laws(ctx, logits, path, above)
     at = jnp.broadcast_to(depth, (batch, t))
     if draw == "without_replacement":
         times = sampling.draw_times(ctx, at, jnp.broadcast_to(parent, (batch, t)), ids)
@@ -109,24 +117,26 @@ def static(branching: tuple[int, ...], draw: str = "top") -> Expansion:
     def expand(ctx: Context, step: Step, first: Array, carry: Any) -> tuple[Draft, Any]:
         batch = ctx.root.shape[0]
         top = np.arange(1, 1 + branching[0], dtype=np.int32)[None]
-        chosen, log_p, law0 = _choose(draw, ctx, first[:, None], jnp.zeros(1, jnp.int32), jnp.asarray(top), jnp.int32(1))
+        none = jnp.full((batch, 1, 1), -1, jnp.int32)
+        chosen, log_p, law0 = _choose(draw, ctx, first[:, None], none, jnp.zeros(1, jnp.int32), jnp.asarray(top), jnp.int32(1))
         tokens = jnp.zeros((batch, t.rows), jnp.int32).at[:, 0].set(ctx.root).at[:, top[0]].set(chosen[:, 0])
         score = jnp.zeros((batch, t.rows), log_p.dtype).at[:, top[0]].set(log_p[:, 0])
 
         def level(c: tuple[Array, Array, Any], x: tuple[Array, ...]) -> tuple[tuple[Array, Array, Any], Array]:
             tokens, score, carry = c
-            number, at, frontier, children, mask = x
+            number, at, frontier, children, mask, above = x
             here = jnp.minimum(frontier, t.rows - 1)
             rows = Rows(tokens[:, here], jnp.broadcast_to(number, (batch, t.width)),
                         jnp.broadcast_to(mask, (batch, *mask.shape)), at)
             logits, carry = step(carry, rows)
-            chosen, log_p, log_q = _choose(draw, ctx, logits, frontier, children, number + 1)
+            path = jnp.where(above > 0, tokens[:, above], -1)
+            chosen, log_p, log_q = _choose(draw, ctx, logits, path, frontier, children, number + 1)
             below = children.reshape(-1)
             tokens = tokens.at[:, below].set(chosen.reshape(batch, -1), mode="drop")
             total = (score[:, here][..., None] + log_p).reshape(batch, -1)
             return (tokens, score.at[:, below].set(total, mode="drop"), carry), log_q
 
-        xs = (jnp.arange(1, t.depth, dtype=jnp.int32), t.starts, t.frontier, t.children, t.mask)
+        xs = (jnp.arange(1, t.depth, dtype=jnp.int32), t.starts, t.frontier, t.children, t.mask, t.above)
         laws: list[Array] = [law0]
         if t.depth > 1:
             (tokens, score, carry), deeper = jax.lax.scan(level, (tokens, score, carry), jax.tree.map(jnp.asarray, xs))

@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import decode
+from specjax import decode, requests
 from specjax import round as rounds
 from specjax.controllers.fixed import fixed
 from specjax.drafters.lookup import lookup
 from specjax.round import compose
-from specjax.sampling import TemperatureState
 from specjax.statistics import summarize
 from specjax.types import Array, Controller, Drafter, Rows, Target, piece
 from specjax.verifiers.match import match
@@ -116,9 +115,9 @@ def replay(drafter: Drafter | None, prompts: Sequence[Sequence[int]], outputs: S
     for i in range(0, len(prompts), batch):
         here = np.resize(np.arange(i, min(i + batch, len(prompts))), batch)
         trees = {"target": {"text": jnp.asarray(text[here]), "top8": jnp.asarray(known[here])}, **(params or {})}
-        begin = (jnp.asarray(padded[here, 0]), jnp.asarray(limits[here]), jnp.full((batch, 1), -1), jnp.arange(batch), jnp.uint32(0),
-                 TemperatureState(jnp.zeros(batch)))
-        state = decode._start(m, trees, capacity, -(-int(limits.max()) // 64) * 64, *begin)
+        asked = requests.as_settings(batch, max_new_tokens=limits[here].tolist())
+        r = jax.tree.map(jnp.asarray, requests.arrays(m, [list(prompts[j]) for j in here], asked, padded.shape[1]))
+        state = decode._start(m, trees, capacity, -(-int(limits.max()) // 64) * 64, r)
         state = state if old is None else rounds.remember(state, old)
         state = decode.finish(m, trees, decode.prefill(m, trees, state, jnp.asarray(padded[here]), jnp.asarray(lengths[here])))
         old, real = state if memory else None, len(set(here.tolist()))

@@ -26,7 +26,7 @@ from specjax.types import (
     Verifier,
     piece,
 )
-from specjax.verifiers.walk import Walk, begin, law_at
+from specjax.verifiers.walk import Walk, adjusted_at, begin, law_at
 
 
 @piece
@@ -52,7 +52,7 @@ def match() -> Verifier:
             return sampling.race(log_p, sampling.text_times(ctx, w.depth + 1, ids)), reach
 
         def greedy(w: Walk) -> tuple[Array, Array]:
-            y = sampling.argmax(scores.logits[b, w.row])
+            y = sampling.argmax(adjusted_at(ctx, draft, scores.logits, w))
             return y, (draft.tokens == y[:, None]).astype(scores.logits.dtype)
 
         def step(w: Walk) -> Walk:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
+from specjax import sampling
 from specjax.types import Array, Context, Draft, Verdict
 
 
@@ -51,6 +51,13 @@ def begin(draft: Draft) -> Walk:
     return Walk(jnp.ones(batch, bool), zero, zero, path, zero, jnp.full((batch, rows), -1.0, jnp.float32))
 
 
+def _here(draft: Draft, logits: Array, w: Walk) -> tuple[Array, Array, Array]:
+    """Where each batch row stands, as the warp's arguments: (logits f[B,1,V], path tokens i32[B,1,R-1], depth i32[B,1])."""
+    rows = w.path[:, 1:]
+    tokens = jnp.where(rows >= 0, jnp.take_along_axis(draft.tokens, jnp.maximum(rows, 0), axis=1), -1)
+    return logits[jnp.arange(w.row.shape[0]), w.row][:, None], tokens[:, None], w.depth[:, None]
+
+
 def law_at(ctx: Context, draft: Draft, logits: Array, w: Walk) -> Array:
     """The warped law of the row where each batch row stands.
 
@@ -60,7 +67,9 @@ def law_at(ctx: Context, draft: Draft, logits: Array, w: Walk) -> Array:
     Returns:
       f[B,V] log-probabilities.
     """
-    b = jnp.arange(w.row.shape[0])
-    rows = w.path[:, 1:]
-    tokens = jnp.where(rows >= 0, jnp.take_along_axis(draft.tokens, jnp.maximum(rows, 0), axis=1), -1)
-    return jax.vmap(ctx.warp.law)(ctx.warp_state, logits[b, w.row], tokens, w.depth)
+    return sampling.laws(ctx, *_here(draft, logits, w))[:, 0]
+
+
+def adjusted_at(ctx: Context, draft: Draft, logits: Array, w: Walk) -> Array:
+    """The logits f[B,V] of that row before temperature; arguments as for `law_at`."""
+    return sampling.adjusted(ctx, *_here(draft, logits, w))[:, 0]
