@@ -6,6 +6,7 @@ from setuptools import find_packages, setup
 
 VERSION = re.search(r'__version__ = "(.+)"', Path(__file__).with_name("specjax").joinpath("__init__.py").read_text()).group(1)
 
+GRAMMAR = ["outlines-core>=0.2.11"]
 SERVE = ["starlette>=0.40", "uvicorn>=0.30", "pydantic>=2.7"]
 
 setup(
@@ -20,8 +21,9 @@ setup(
         "tqdm>=4.66", "ml_dtypes>=0.5",
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-xdist>=3", "ruff>=0.15", "hypothesis>=6", *SERVE, "openai>=1.60"],
+        "test": ["pytest>=8", "pytest-xdist>=3", "ruff>=0.15", "hypothesis>=6", *SERVE, *GRAMMAR, "openai>=1.60"],
         "serve": SERVE,
+        "grammar": GRAMMAR,
         "compare": ["torch>=2.13", "transformers>=4.57"],
         "train": ["optax>=0.2.8", "orbax-checkpoint>=0.11", "tensorflow-datasets>=4.9", "array_record", "importlib_resources"],
     },

@@ -50,10 +50,9 @@ def one_level(engine: Any, prompts: list[list[int]], settings: list[Any]) -> dic
 
 def levels(model: Any, entry: Any, counts: list[int], say: Any) -> dict[str, Any]:
     """The table of concurrencies."""
-    from specjax.settings import Settings
-
     from specjax import api, compare
     from specjax.serving.engine import Engine, Limits
+    from specjax.settings import Settings
     tokens, prompts = _TOKENS.value, [model.encode(p, chat=model.chat is not None) for p in PROMPTS]
     method, params = api.bind(model, entry)
     engine = Engine(model, method, params, Limits(slots=max(counts), capacity=512, new_tokens=tokens))
@@ -84,11 +83,11 @@ def soak(requests: int) -> dict[str, Any]:
     import gc
 
     import jax
-    from specjax.settings import Settings
 
     from specjax import methods
     from specjax.model import Model
     from specjax.serving.engine import Engine, Limits
+    from specjax.settings import Settings
     from specjax.targets import llama
     from specjax.targets.config import LlamaConfig
     from specjax.testing.retrace import compilations

@@ -105,6 +105,19 @@ def equipped(m: Method, settings: Sequence[Settings]) -> Method:
     return m._replace(logprobs=max(alternatives, -1 if m.logprobs is None else m.logprobs)) if alternatives >= 0 else m
 
 
+def fully_equipped(m: Method, logprobs: int) -> Method:
+    """The method for whatever may be asked, as an engine needs it: one composition, so that no request compiles anew.
+
+    Args:
+      m: a composition. logprobs: most alternatives beside a token's log-probability.
+
+    Returns:
+      The method with the warp of all settings and log-probabilities, and a rule for each row where its verifier can stand beside another.
+    """
+    both = m.verifier in (match(), rejection(), rejection_chain())
+    return equipped(m, [Settings(top_k=1, logprobs=logprobs, verifier="match" if both else None)])
+
+
 def check(m: Method, prompts: list[list[int]], settings: Sequence[Settings]) -> None:
     """Refuses requests that cannot be served; nothing is allocated or compiled.
 

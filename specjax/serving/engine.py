@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import decode
+from specjax import decode, requests
 from specjax import round as rounds
 from specjax.model import Model
 from specjax.serving import slots
@@ -43,6 +43,7 @@ class Limits:
       slots: most requests decoded together. capacity: cache slots of one request: its prompt, its new tokens and the rows of one pass.
       new_tokens: most tokens of one answer. queue: most requests waiting. rounds: rounds between two looks from the host.
       chunk: prompt tokens prefilled in one step while others decode. kept: finished conversations whose caches wait to be continued.
+      logprobs: most alternatives beside a token's log-probability. grammar: (states, classes of tokens) of the largest grammar, (0, 0) = none.
     """
 
     slots: int = 8
@@ -52,6 +53,8 @@ class Limits:
     rounds: int = 4
     chunk: int = 64
     kept: int = 0
+    logprobs: int = 5
+    grammar: tuple[int, int] = (0, 0)
 
 
 class Event(NamedTuple):
@@ -115,7 +118,8 @@ class Engine:
     def __init__(self, model: Model, method: Method, params: dict[str, Any], limits: Limits | None = None):
         limits = limits or Limits()
         _check(limits, method)
-        self.model, self.method, self.params, self.limits = model, method, params, limits
+        self.model, self.params, self.limits = model, params, limits
+        self.method = requests.fully_equipped(method, limits.logprobs)
         self.widths = tuple(sorted({*(2**i for i in range(limits.slots.bit_length())), limits.slots}))
         self._chunks = tuple(sorted({min(16, limits.chunk), limits.chunk}))
         self._waiting: collections.deque[Ticket] = collections.deque()
@@ -142,7 +146,8 @@ class Engine:
           ValueError: a request that can never be served; the value and the limit are named. Busy: the queue is full.
         """
         settings = settings or Settings()
-        decode.check_request(self.method, [list(prompt)], settings=[settings])
+        requests.check(self.method, [list(prompt)], [settings])
+        _check_grammar(settings, self.limits.grammar)
         if settings.max_new_tokens > self.limits.new_tokens:
             raise ValueError(f"max_new_tokens is {settings.max_new_tokens}: this engine gives at most {self.limits.new_tokens}")
         need = len(prompt) + settings.max_new_tokens + self._slack
@@ -242,7 +247,8 @@ class Engine:
         """(A state of one row at position 0, the padded prompt)."""
         padded = np.zeros((1, self.limits.capacity), np.int32)
         padded[0, :len(prompt)] = prompt
-        row = decode.fresh(self.method, self.params, [list(prompt)], [settings], capacity=self.limits.capacity, room=self.limits.new_tokens)
+        row = decode.fresh(self.method, self.params, [list(prompt)], [settings], capacity=self.limits.capacity, room=self.limits.new_tokens,
+                           grammar=self.limits.grammar)
         return row, jnp.asarray(padded)
 
     def _drop_cancelled(self) -> None:
@@ -340,7 +346,7 @@ class Engine:
                 text += ticket._stream.finish()
                 why = "stop" if ticket._stream.stopped else why
                 ended.append(slot)
-            some = None if ticket.settings.logprobs is None else decode.logprobs_of(logprobs, slot, len(ticket.tokens), len(new), ticket.settings)
+            some = None if ticket.settings.logprobs is None else requests.logprobs_of(logprobs, slot, len(ticket.tokens), len(new), ticket.settings)
             ticket.tokens += new
             ticket.text += text
             if some is not None:
@@ -382,9 +388,16 @@ def _count_delivered(summary: Summary, tokens: int) -> Summary:
     return dataclasses.replace(summary, tokens=tokens)
 
 
+def _check_grammar(s: Settings, most: tuple[int, int]) -> None:
+    if s.grammar is not None and any(have > room for have, room in zip(s.grammar.following.shape, most, strict=True)):
+        states, classes = s.grammar.following.shape
+        raise ValueError(f"the grammar {s.grammar.source!r} has {states} states and {classes} classes of tokens: this engine has room for {most[0]} "
+                         f"and {most[1]}")
+
+
 def _check(limits: Limits, method: Method) -> None:
     for name, value, least in (("slots", limits.slots, 1), ("new_tokens", limits.new_tokens, 1), ("queue", limits.queue, 1),
-                               ("rounds", limits.rounds, 1), ("chunk", limits.chunk, 1), ("kept", limits.kept, 0)):
+                               ("rounds", limits.rounds, 1), ("chunk", limits.chunk, 1), ("kept", limits.kept, 0), ("logprobs", limits.logprobs, 0)):
         if value < least:
             raise ValueError(f"{name} is {value}: it must be at least {least}")
     slack = max(method.rows, limits.chunk)

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from specjax.settings import Settings
 
-from specjax import api, decode, methods
+from specjax import api, decode, methods, requests
 from specjax.model import Model
 from specjax.serving import slots
 from specjax.serving.engine import Busy, Engine, Limits, Ticket
+from specjax.settings import Settings
 from specjax.testing.retrace import compilations
 from tests import tiny
 
@@ -45,6 +45,7 @@ def engine() -> Engine:
 def solo(prompt: list[int], settings: Settings) -> list[int]:
     """Plain decoding of one request alone, in the same sizes; stop strings are left to the caller."""
     m, params = methods.get("plain").build(model())
+    m = requests.fully_equipped(m, 0)
     plain = dataclasses.replace(settings, draft=None, verifier=None, logprobs=None)
     state = decode.fresh(m, params, [prompt], [plain], capacity=LIMITS.capacity, room=LIMITS.new_tokens)
     padded = np.zeros((1, LIMITS.capacity), np.int32)
@@ -151,7 +152,8 @@ def test_a_full_queue_pushes_back_and_takes_requests_again_later():
 
 @pytest.mark.parametrize("prompt, settings, message", [
     ([], Settings(), "empty"), ([64], Settings(), "token id 64"), ([1] * 180, Settings(max_new_tokens=8), "capacity of 192"),
-    ([1], Settings(max_new_tokens=25), "at most 24"), ([1], Settings(temperature=float("nan")), "temperature"), ([1], Settings(n=2), "n is 2"),
+    ([1], Settings(max_new_tokens=25), "at most 24"), ([1], Settings(temperature=float("nan")), "temperature"),
+    ([1], Settings(n=2, max_new_tokens=2), "n is 2"),
     ([1], Settings(top_p=0.0, max_new_tokens=2), "top_p"), ([1], Settings(stop=("",), max_new_tokens=2), "stop"),
 ])
 def test_a_request_that_cannot_be_served_is_refused_and_harms_nobody(prompt, settings, message):

@@ -78,7 +78,7 @@ def client(server) -> openai.OpenAI:
 
 def text_of(prompt: str, **settings) -> str:
     """The same text by the library alone, by plain decoding."""
-    return api.generate(model(), [prompt], method=methods.get("plain"), stop=False, **settings).text[0]
+    return api.generate(model(), [prompt], method=methods.get("plain"), ignore_eos=True, **settings).text[0]
 
 
 def test_a_completion_is_the_librarys_text(client):
