@@ -5,20 +5,40 @@ import numpy as np
 import pytest
 
 from specjax.expand.static import chain, gumbel, independent, kary
-from specjax.testing import checks, exact
-from specjax.testing.cases import case, chain_cases, exact_cases, wrong_cases
+from specjax.settings import Settings
+from specjax.testing import checks, draws, exact
+from specjax.testing.cases import case, chain_cases, exact_cases, settings_cases, wrong_cases
 from specjax.testing.draws import all_draws, blank_context, events, some_draws
 from specjax.testing.table_lm import joint_law, prefixes, random_table
 from specjax.types import DETERMINISTIC, INDEPENDENT, Scores
 from specjax.verifiers.rejection import rejection
+from specjax.warp import settings_warp
 
-BY_NAME = {c.name: c for c in (*exact_cases(), *wrong_cases())}
+BY_NAME = {c.name: c for c in (*exact_cases(), *wrong_cases(), *settings_cases())}
 
 
 @pytest.mark.parametrize("name", [c.name for c in exact_cases()])
 def test_rejection_gives_the_exact_law(name: str):
     found = checks.exact_law(BY_NAME[name])
     assert found.ok, found
+
+
+@pytest.mark.parametrize("name", [c.name for c in settings_cases()])
+def test_P01_P02_every_setting_under_rejection_gives_the_exact_law_with_history_on_the_path(name: str):
+    found = checks.exact_law(BY_NAME[name])
+    assert found.ok, found
+    bare = BY_NAME[name]._replace(settings=Settings(temperature=1.0))
+    assert np.abs(exact.target_law(bare, bare.depth + 1) - exact.target_law(BY_NAME[name], bare.depth + 1)).max() > 0.01  # the setting matters
+
+
+@pytest.mark.parametrize("wish", ["frequency_penalty: independent (2, 2)", "stop_ids grammar: chain of 2"])
+def test_P02_history_without_the_path_is_noticed(monkeypatch, wish: str):
+    """Shipped elsewhere: penalties and grammar that know the committed text only."""
+    good = settings_warp()
+    monkeypatch.setattr(draws, "settings_warp", lambda: good._replace(law=lambda s, x, p, d: good.law(s, x, jnp.full_like(p, -1), d)))
+    jax.clear_caches()
+    assert not checks.exact_law(BY_NAME[wish]).ok
+    jax.clear_caches()
 
 
 @pytest.mark.parametrize("name", [c.name for c in wrong_cases()])

@@ -19,6 +19,7 @@ from specjax.drafters.lookup import lookup
 from specjax.grammar import Automaton, from_bytes
 from specjax.round import compose
 from specjax.settings import Settings
+from specjax.testing.settings_law import settings_law
 from specjax.verifiers.match import match
 from tests import tiny
 
@@ -29,47 +30,6 @@ NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repetition
 
 
 # ---- twins in numpy ----
-
-def law(logits: np.ndarray, s: Settings, prompt: list[int], made: list[int], state: int | None = None) -> np.ndarray:
-    """The law of the next token, one row, float64, by sorting: the documented order."""
-    x = np.asarray(logits, np.float64).copy()
-    for t, v in s.logit_bias:
-        x[t] += v
-    x[list(s.banned)] = -np.inf
-    early = len(made) < s.min_new_tokens
-    if state is not None:
-        allowed = s.grammar.mask(state)
-        allowed[list(s.stop_ids)] = s.grammar.final[state]
-        later = allowed.copy()
-        later[list(s.stop_ids) if early else []] = False
-        x[~(later if (later & (x > -np.inf)).any() else allowed)] = -np.inf
-    elif early:
-        x[list(s.stop_ids)] = -np.inf
-    count = np.bincount(made, minlength=len(x)).astype(float) if made else np.zeros(len(x))
-    seen = (count > 0) | np.isin(np.arange(len(x)), prompt)
-    r = np.float64(np.float32(s.repetition_penalty))
-    x = np.where(seen, np.where(x > 0, x / r, x * r), x)
-    x = x - np.float64(np.float32(s.presence_penalty)) * (count > 0) - np.float64(np.float32(s.frequency_penalty)) * count
-    if s.temperature == 0:
-        return np.eye(len(x))[x.argmax()]
-    x = x / np.float64(np.float32(s.temperature))
-    if s.top_k:
-        x[x < np.sort(x)[::-1][min(s.top_k, len(x)) - 1]] = -np.inf
-    norm = lambda x: np.exp(x - x.max()) / np.exp(x - x.max()).sum()  # noqa: E731
-    if s.top_p < 1:
-        p = norm(x)
-        x[np.asarray([p[p > v].sum() >= np.float64(np.float32(s.top_p)) for v in p])] = -np.inf
-    if s.min_p > 0:
-        p = norm(x)
-        x[p < np.float64(np.float32(s.min_p)) * p.max()] = -np.inf
-    if s.typical_p < 1:
-        p = norm(x)
-        some = p > 0
-        entropy = -(p[some] * np.log(p[some])).sum()
-        far = np.where(some, np.abs(-np.log(np.where(some, p, 1)) - entropy), np.inf)
-        x[np.asarray([p[far < d].sum() >= np.float64(np.float32(s.typical_p)) for d in far])] = -np.inf
-    return norm(x)
-
 
 def device_law(logits: np.ndarray, s: list[Settings], prompts: list[list[int]], made: list[list[int]], paths: list[list[int]]) -> np.ndarray:
     """The same by the warp, one row each, the last tokens given as the path of a draft."""
@@ -130,7 +90,7 @@ def test_P01_the_law_of_all_settings_is_the_twins_with_history_on_the_path(r):
         state = None
         if x.grammar is not None:
             state = functools.reduce(x.grammar.advance, words[b], x.grammar.init())
-        np.testing.assert_allclose(mine[b], law(logits[b], x, prompts[b], words[b], state), atol=1e-9, err_msg=str(x))
+        np.testing.assert_allclose(mine[b], settings_law(logits[b], x, prompts[b], words[b], state), atol=1e-9, err_msg=str(x))
 
 
 @given(strategies.integers(0, 2**32 - 1), strategies.sampled_from([3, 64, 65, 300, 2100]))

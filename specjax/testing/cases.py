@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from specjax.drafters.choose import cascade, select
 from specjax.drafters.combine import beside, limit, merge
@@ -14,6 +15,8 @@ from specjax.drafters.pace import paced
 from specjax.expand.base import Expansion
 from specjax.expand.dynamic import dynamic
 from specjax.expand.static import chain, gumbel, independent, kary
+from specjax.grammar import Automaton
+from specjax.settings import Settings
 from specjax.testing import negative
 from specjax.testing.draws import Case, Leaf
 from specjax.testing.table_lm import table_target
@@ -27,18 +30,20 @@ def _leaf(vocab: int, depth: int, expansion: Expansion, params: str, stream: int
     return Leaf(model(table_target(vocab, depth), expansion, params), stream, kind, expansion.levels)
 
 
-def case(name: str, vocab: int, *expansions: Expansion, join: Callable[..., Drafter] | None = None, at: float = 1.0, seed: int = 0) -> Case:
+def case(name: str, vocab: int, *expansions: Expansion, join: Callable[..., Drafter] | None = None, at: float = 1.0, seed: int = 0,
+         settings: Settings | None = None) -> Case:
     """A case of table drafters, the first with the parameters "draft", the second with "draft2", and so on again.
 
     Args:
       name: for messages. vocab: V. *expansions: one a drafter. join: makes one drafter of them. at: temperature. seed: of the tables.
+      settings: take the place of `at`.
     """
     depth = max(e.depth for e in expansions)
     streams = range(1, 1 + len(expansions)) if len(expansions) > 1 else (0,)
     leaves = [_leaf(vocab, depth, e, ("draft", "draft2")[i % 2], s) for i, (e, s) in enumerate(zip(expansions, streams, strict=True))]
     drafters = [leaf.drafter for leaf in leaves]
     drafter = drafters[0] if join is None else join(*drafters)
-    return Case(name, vocab, depth, drafter, tuple(leaf for leaf in leaves if leaf.kind), at, seed)
+    return Case(name, vocab, depth, drafter, tuple(leaf for leaf in leaves if leaf.kind), at, seed, settings)
 
 
 @piece
@@ -94,6 +99,22 @@ def exact_cases() -> list[Case]:
         case("void nodes without replacement", 5, gumbel(3), join=lambda d: negative.drop_unlikely(d, 0.08, void=True)),
         case("void nodes in a chain", 4, chain(2), join=lambda d: negative.drop_unlikely(d, 0.25, void=True)),
     ]
+
+
+def settings_cases() -> list[Case]:
+    """Each setting alone and all together, on trees and chains whose deeper rows see the path."""
+    end = Automaton(np.asarray([[1, -1], [0, 1], [-1, -1]], np.int16), np.asarray([0, 1, 1, 0]), np.asarray([False, True, False]), "(a(b|c)*)+")
+    every = {"temperature": 0.8, "top_k": 3, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.3, "presence_penalty": 0.2,
+             "frequency_penalty": 0.4, "logit_bias": ((1, 0.5),), "stop_ids": (3,), "min_new_tokens": 1}
+    wishes = [{"top_k": 2}, {"top_p": 0.7}, {"min_p": 0.4}, {"typical_p": 0.6}, {"repetition_penalty": 1.8}, {"presence_penalty": 1.0},
+              {"frequency_penalty": -1.2}, {"logit_bias": ((0, 2.0), (2, -1.0))}, {"banned": (1,)}, {"stop_ids": (0, 2), "min_new_tokens": 2},
+              {"stop_ids": (3,), "grammar": end}, every]
+    shapes = [("independent (2, 2)", 3, independent(2, 2)), ("chain of 2", 4, chain(2)), ("without replacement (2, 1)", 4, gumbel(2, 1))]
+    out = []
+    for i, wish in enumerate(wishes):
+        name, vocab, expansion = shapes[1 + i % 2] if "stop_ids" in wish or "grammar" in wish else shapes[i % 3]
+        out.append(case(f"{'all' if wish is every else ' '.join(wish)}: {name}", vocab, expansion, settings=Settings(**{"temperature": 1.0, **wish})))
+    return out
 
 
 def chain_cases() -> list[Case]:

@@ -19,8 +19,10 @@ from specjax import noise as coins
 from specjax import tree
 from specjax.noise import Noise
 from specjax.sampling import TemperatureState, temperature
+from specjax.settings import Settings
 from specjax.testing.table_lm import table_pair, table_target
 from specjax.types import EMPTY, INDEPENDENT, WITHOUT_REPLACEMENT, Array, Context, Draft, Drafter, Plan
+from specjax.warp import grammar_sizes, settings_warp, wishes
 
 
 class Leaf(NamedTuple):
@@ -41,6 +43,7 @@ class Case(NamedTuple):
 
     Attributes:
       name: for messages. vocab: V. depth: K. drafter: it. leaves: in it. at: temperature. seed: of the tables.
+      settings: None for temperature alone, or all settings of the one request, whose prompt is token 0.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Case(NamedTuple):
     leaves: tuple[Leaf, ...] = ()
     at: float = 1.0
     seed: int = 0
+    settings: Settings | None = None
 
 
 class Drawn(NamedTuple):
@@ -112,11 +116,16 @@ def probability(draft: Draft) -> np.ndarray:
 
 
 def blank_context(params: dict[str, Any], target: Any, cache: Any, batch: int, at: Array, table: dict[int, Array] | None,
-                  coupled: bool = False) -> Context:
-    """The first round of `batch` requests whose prompt is one token, on given coins (or on real ones, with request ids 0, 1, ...)."""
+                  coupled: bool = False, settings: Settings | None = None) -> Context:
+    """The first round of `batch` requests whose prompt is token 0, on given coins (or on real ones, with request ids 0, 1, ...)."""
     zero = jnp.zeros(batch, jnp.int32)
     noise = Noise(jnp.uint32(0), jnp.arange(batch, dtype=jnp.int32), coupled, 0, table)
-    return Context(params, target, cache, zero, zero - 1, zero, temperature(), TemperatureState(jnp.full(batch, at, at.dtype)), noise)
+    if settings is None:
+        return Context(params, target, cache, zero, zero - 1, zero, temperature(), TemperatureState(jnp.full(batch, at, at.dtype)), noise)
+    vocab = next(iter(params.values()))["table"].shape[-1]
+    asked = jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), batch, axis=0), wishes([settings], vocab, grammar_sizes([settings])))
+    state = settings_warp().init(asked, zero[:, None], zero + 1, vocab)
+    return Context(params, target, cache, zero, zero - 1, zero, settings_warp(), state, noise)
 
 
 QUICK_COMPILE = {"xla_backend_optimization_level": 0}
@@ -128,7 +137,7 @@ def _draw(case: Case, params: dict[str, Any], tables: dict[int, Array] | None, a
           ) -> tuple[Draft, tuple[Draft, ...], Array]:
     target = table_target(case.vocab, case.depth)
     cache = target.init(params["target"], batch, 8)
-    ctx = blank_context(params, target, cache, batch, at, tables, coupled)
+    ctx = blank_context(params, target, cache, batch, at, tables, coupled, case.settings)
     plan = Plan(jnp.full(batch, 99, jnp.int32), jnp.full(batch, 99, jnp.int32), jnp.int32(0))
 
     def run(drafter: Drafter, stream: int) -> Draft:

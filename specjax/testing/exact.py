@@ -18,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import noise as coins
+from specjax.settings import Settings
 from specjax.testing.draws import QUICK_COMPILE, Case, all_draws, blank_context
+from specjax.testing.settings_law import settings_law
 from specjax.testing.table_lm import joint_law, table_pair
 from specjax.types import Array, Draft, Scores, Verdict
 from specjax.verifiers import rejection
@@ -49,14 +51,32 @@ class Law(NamedTuple):
     cells: int
 
 
+def target_law(case: Case, tokens: int) -> np.ndarray:
+    """The law f64[V, ..., V] of a case's target over its first tokens, in numpy."""
+    table = table_pair(case.vocab, case.depth, case.seed)["target"]["table"]
+    if case.settings is None:
+        return joint_law(table, case.vocab, tokens, case.at)
+    s = case.settings
+
+    def law_of(logits: np.ndarray, made: tuple[int, ...]) -> np.ndarray:
+        state = None
+        if s.grammar is not None:
+            state = functools.reduce(lambda state, t: s.grammar.advance(state, t) if state >= 0 else -1, made, s.grammar.init())
+            if state < 0:
+                return np.full(len(logits), 1 / len(logits))  # below a prefix without probability
+        return settings_law(logits, s, [0], made, state)
+
+    return joint_law(table, case.vocab, tokens, law_of=law_of)
+
+
 def _repeat(tree: Any, times: int) -> Any:
     return jax.tree.map(lambda x: jnp.repeat(x, times, axis=0), tree)
 
 
-@functools.partial(jax.jit, static_argnames=("patterns",), compiler_options=QUICK_COMPILE)
-def _walk(draft: Draft, logits: Array, u: Array, at: Array, patterns: int) -> tuple[Array, ...]:
+@functools.partial(jax.jit, static_argnames=("patterns", "settings"), compiler_options=QUICK_COMPILE)
+def _walk(draft: Draft, logits: Array, u: Array, at: Array, patterns: int, settings: Settings | None) -> tuple[Array, ...]:
     draft, logits = _repeat((draft, logits), patterns)
-    ctx = blank_context({}, None, None, u.shape[0], at, {coins.ACCEPT: u})
+    ctx = blank_context({"": {"table": logits}}, None, None, u.shape[0], at, {coins.ACCEPT: u}, settings=settings)
     trial = rejection.walk(ctx, draft, Scores(logits))
     return trial.chance, trial.tested, trial.walk.path, trial.walk.depth, trial.law, trial.walk.go_on[:, 0]
 
@@ -64,7 +84,7 @@ def _walk(draft: Draft, logits: Array, u: Array, at: Array, patterns: int) -> tu
 def _emit(case: Case, draft: Draft, patterns: int, weight: np.ndarray, path: np.ndarray, depth: np.ndarray, law: np.ndarray) -> np.ndarray:
     """The joint law f64[V^(K+1)] of emitted prefixes completed by the target."""
     v, k = case.vocab, case.depth
-    target = joint_law(table_pair(v, k, case.seed)["target"]["table"], v, k + 1, case.at)
+    target = target_law(case, k + 1)
     tokens = np.repeat(np.asarray(draft.tokens), patterns, axis=0)
     code, joint = np.zeros(len(weight), np.int64), np.zeros(v ** (k + 1))
     for accepted in range(k + 1):
@@ -110,22 +130,23 @@ def rejection_law(case: Case) -> Law:
         bits, patterns = np.pad(bits, ((0, 0), (1, 0))), len(bits)
         bits = np.tile(bits, (len(drawn.weight), 1))
         at = jnp.asarray(case.at)
-        chance, tested, path, depth, law, hope = (np.asarray(x) for x in _walk(draft, drawn.logits, np.where(bits, 0.0, np.inf), at, patterns))
+        found = _walk(draft, drawn.logits, np.where(bits, 0.0, np.inf), at, patterns, case.settings)
+        chance, tested, path, depth, law, hope = (np.asarray(x) for x in found)
         weight = np.repeat(drawn.weight, patterns) * np.prod(np.where(tested, np.where(bits, chance, 1 - chance), 1.0), axis=1)
         weight = np.where((bits & ~tested).any(axis=1), 0.0, weight)  # bits of nodes that were not tested: counted once, as 0
         near = chance * np.where(bits, 1 - 1e-9, 1 + 1e-9)
-        again = [np.asarray(x) for x in _walk(draft, drawn.logits, near, at, patterns)]
+        again = [np.asarray(x) for x in _walk(draft, drawn.logits, near, at, patterns, case.settings)]
     sure = weight > 1e-12
     if not (np.array_equal(path[sure], again[2][sure]) and np.array_equal(tested[sure], again[1][sure])):
         raise AssertionError(f"{case.name}: the walk does not decide by the chances it states")
     law = law / law.sum(axis=1, keepdims=True)
     joint = _emit(case, draft, patterns, weight, path, depth, law)
-    p = joint_law(table_pair(case.vocab, case.depth, case.seed)["target"]["table"], case.vocab, 1, case.at)
+    p = target_law(case, 1)
     first = (np.asarray(draft.parents) == 0) & (np.arange(rows) > 0) & (np.asarray(draft.kind) != 0)
     sets = ((np.asarray(draft.tokens)[:, :, None] == np.arange(case.vocab)) & first[:, :, None]).any(axis=1)
-    whole = joint_law(table_pair(case.vocab, case.depth, case.seed)["target"]["table"], case.vocab, case.depth + 1, case.at).reshape(-1)
+    whole = target_law(case, case.depth + 1).reshape(-1)
     return Law(float(np.abs(joint - whole).max()), float(weight.sum()), float(weight[depth > 0].sum()),
-               float((weight * np.maximum(hope, 0)).sum()),               acceptance_bound(p, sets, drawn.weight), len(weight))
+               float((weight * np.maximum(hope, 0)).sum()), acceptance_bound(p, sets, drawn.weight), len(weight))
 
 
 @functools.partial(jax.jit, static_argnames=("texts",), compiler_options=QUICK_COMPILE)

@@ -6,6 +6,7 @@ the table share one last row. A prompt has one token, which is read as "begin": 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -37,16 +38,23 @@ def random_table(vocab: int, depth: int, seed: int, sharpness: float = 1.0) -> d
     return {"table": rng.normal(size=(prefixes(vocab, depth) + 1, vocab)) * sharpness}
 
 
-def joint_law(table: np.ndarray, vocab: int, tokens: int, temperature: float = 1.0) -> np.ndarray:
+def joint_law(table: np.ndarray, vocab: int, tokens: int, temperature: float = 1.0,
+              law_of: Callable[[np.ndarray, tuple[int, ...]], np.ndarray] | None = None) -> np.ndarray:
     """The law of the first `tokens` tokens, straight from the table in numpy: f64[V, ..., V].
+
+    Args:
+      table: f64[prefixes + 1, V] logits. vocab: V. tokens: how many. temperature: of the law, if `law_of` is None. law_of: the law f64[V] from
+        logits f64[V] and the tokens before.
 
     >>> joint_law(np.zeros((4, 2)), 2, 2).tolist()
     [[0.25, 0.25], [0.25, 0.25]]
     """
     joint, codes, last = np.ones(1), np.zeros(1, np.int64), table.shape[0] - 1
-    for _ in range(tokens):
+    for length in range(tokens):
         logits = np.asarray(table, np.float64)[codes]
-        if temperature > 0:
+        if law_of is not None:
+            law = np.stack([law_of(row, made) for row, made in zip(logits, np.ndindex(*(vocab,) * length), strict=True)])
+        elif temperature > 0:
             w = np.exp((logits - logits.max(-1, keepdims=True)) / temperature)
             law = w / w.sum(-1, keepdims=True)
         else:
