@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from specjax.model import Model
 from specjax.testing import checks, sampled
-from specjax.testing.cases import chain_cases, exact_cases, wrong_cases
+from specjax.testing.cases import chain_cases, exact_cases, settings_cases, wrong_cases
 from specjax.testing.checks import Found
 
 QUICK = ("chain of 3, independent", "k-ary (2, 2) of the likeliest", "independent (2, 2)", "without replacement (2, 2)",
@@ -18,11 +18,12 @@ Named = tuple[str, Callable[[], Found]]
 
 
 def law_checks(quick: bool) -> list[Named]:
-    """Exact laws, forced texts and controls by enumeration; in full also the counted laws of the real loop."""
+    """Exact laws of drafts and of settings, forced texts and controls by enumeration; in full also the counted laws of the real loop."""
     exact, wrong = exact_cases(), wrong_cases()
     if quick:
         exact, wrong = [c for c in exact if c.name in QUICK], wrong[:2]
     out: list[Named] = [(c.name, lambda c=c: checks.exact_law(c)) for c in exact]
+    out += [(c.name, lambda c=c: checks.exact_law(c)) for c in (settings_cases()[-2:] if quick else settings_cases())]
     out += [(c.name, lambda c=c: checks.chain_walk(c)) for c in (chain_cases()[:1] if quick else chain_cases())]
     out += [(c.name, lambda c=c: checks.match_text(c)) for c in (exact[2:4] if quick else exact) if c.vocab ** (c.depth + 1) <= 400]
     out += [(c.name, lambda c=c: checks.biased_law(c)) for c in wrong]
