@@ -51,7 +51,8 @@ def one_level(engine: Any, prompts: list[list[int]], settings: list[Any]) -> dic
 def levels(model: Any, entry: Any, counts: list[int], say: Any) -> dict[str, Any]:
     """The table of concurrencies."""
     from specjax import api, compare
-    from specjax.serving.engine import Engine, Limits
+    from specjax.serving.engine import Engine
+    from specjax.serving.tickets import Limits
     from specjax.settings import Settings
     tokens, prompts = _TOKENS.value, [model.encode(p, chat=model.chat is not None) for p in PROMPTS]
     method, params = api.bind(model, entry)
@@ -86,7 +87,8 @@ def soak(requests: int) -> dict[str, Any]:
 
     from specjax import methods
     from specjax.model import Model
-    from specjax.serving.engine import Engine, Limits
+    from specjax.serving.engine import Engine
+    from specjax.serving.tickets import Limits
     from specjax.settings import Settings
     from specjax.targets import llama
     from specjax.targets.config import LlamaConfig

@@ -39,8 +39,9 @@ def main(argv: list[str]) -> None:
             raise ValueError(f"serving needs the extra `serve` ({error.name} is missing): pip install -e \".[serve]\"") from None
         import specjax
         from specjax import api, compile_cache
-        from specjax.serving.engine import Engine, Limits
+        from specjax.serving.engine import Engine
         from specjax.serving.http import Bounds, application
+        from specjax.serving.tickets import Limits
         from specjax.serving.worker import Worker
         entry = specjax.methods.get(_METHOD.value)
         limits = Limits(_SLOTS.value, _CAPACITY.value, _NEW.value, _QUEUE.value, _ROUNDS.value, kept=_KEPT.value)

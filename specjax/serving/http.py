@@ -20,8 +20,8 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from specjax.model import Model
-from specjax.serving.engine import Busy, Event, Ticket
 from specjax.serving.protocol import ChatCompletion, Completion, Refused, Sampling, parse
+from specjax.serving.tickets import Busy, Event, Ticket
 from specjax.serving.worker import Worker
 from specjax.settings import Settings
 

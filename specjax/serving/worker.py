@@ -4,7 +4,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from specjax.serving.engine import Engine, Event, Ticket
+from specjax.serving.engine import Engine
+from specjax.serving.tickets import Event, Ticket
 from specjax.settings import Settings
 
 

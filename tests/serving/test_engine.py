@@ -14,7 +14,8 @@ import pytest
 from specjax import api, decode, methods, requests
 from specjax.model import Model
 from specjax.serving import slots
-from specjax.serving.engine import Busy, Engine, Limits, Ticket
+from specjax.serving.engine import Engine
+from specjax.serving.tickets import Busy, Limits, Ticket
 from specjax.settings import Settings
 from specjax.testing.retrace import compilations
 from tests import tiny

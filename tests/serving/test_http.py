@@ -16,7 +16,8 @@ import pytest
 
 from specjax import api, methods
 from specjax.model import Model
-from specjax.serving.engine import Engine, Limits
+from specjax.serving.engine import Engine
+from specjax.serving.tickets import Limits
 from specjax.weights.chat import ChatTemplate
 from tests import tiny
 
