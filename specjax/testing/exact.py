@@ -74,7 +74,7 @@ def _repeat(tree: Any, times: int) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames=("patterns", "settings"), compiler_options=QUICK_COMPILE)
-def _walk(draft: Draft, logits: Array, u: Array, at: Array, patterns: int, settings: Settings | None) -> tuple[Array, ...]:
+def _walk(draft: Draft, logits: Array, u: Array, at: Array, patterns: int, settings: Settings | None = None) -> tuple[Array, ...]:
     draft, logits = _repeat((draft, logits), patterns)
     ctx = blank_context({"": {"table": logits}}, None, None, u.shape[0], at, {coins.ACCEPT: u}, settings=settings)
     trial = rejection.walk(ctx, draft, Scores(logits))
