@@ -24,6 +24,9 @@ _NEW = flags.DEFINE_integer("max_new_tokens", 1024, "Most tokens of one answer."
 _QUEUE = flags.DEFINE_integer("queue", 64, "Requests that may wait; more are refused with 429.", lower_bound=1)
 _ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds between two deliveries: more is a little faster and streams in larger pieces.", lower_bound=1)
 _KEPT = flags.DEFINE_integer("kept", 4, "Finished conversations whose caches are kept for the next turn.", lower_bound=0)
+_STATES = flags.DEFINE_integer("grammar_states", 1024, "States of the largest grammar (regex, JSON schema); 0 refuses grammars.", lower_bound=0)
+_CLASSES = flags.DEFINE_integer("grammar_classes", 512, "Classes of tokens of the largest grammar.", lower_bound=0)
+_LOGPROBS = flags.DEFINE_integer("logprobs", 5, "Most alternatives beside a token's log-probability.", lower_bound=0, upper_bound=20)
 _BODY = flags.DEFINE_integer("max_body", 1 << 20, "Longest body of a request, in bytes.", lower_bound=1)
 _ANSWERING = flags.DEFINE_integer("max_requests", 64, "HTTP requests answered at the same time; more are refused with 429.", lower_bound=1)
 
@@ -44,7 +47,8 @@ def main(argv: list[str]) -> None:
         from specjax.serving.tickets import Limits
         from specjax.serving.worker import Worker
         entry = specjax.methods.get(_METHOD.value)
-        limits = Limits(_SLOTS.value, _CAPACITY.value, _NEW.value, _QUEUE.value, _ROUNDS.value, kept=_KEPT.value)
+        limits = Limits(_SLOTS.value, _CAPACITY.value, _NEW.value, _QUEUE.value, _ROUNDS.value, kept=_KEPT.value, logprobs=_LOGPROBS.value,
+                        grammar=(_STATES.value, _CLASSES.value) if _STATES.value and _CLASSES.value else (0, 0))
         model = specjax.load(_TARGET.value)
         engine = Engine(model, *api.bind(model, entry), limits)
     compile_cache.keep_compiled()

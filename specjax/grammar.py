@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ import numpy as np
 MAX_CELLS = 1 << 25
 """Most states x vocabulary entries of a mask (4 MiB as bits)."""
 MAX_STATES = 4096
+MAX_EXPANDED = 1 << 16
+"""Longest pattern, with its counted repetitions written out: what lies above would take minutes to read."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,6 +127,32 @@ def _alive(columns: np.ndarray, final: np.ndarray) -> np.ndarray:
         alive = reaches
 
 
+def expanded_length(pattern: str) -> int:
+    """The length of a regular expression with its counted repetitions written out: a bound of the work to read it.
+
+    >>> expanded_length("(ab{3}){10}"), expanded_length(r"\\d{2}[a-z]{4}x*")
+    (40, 7)
+    """
+    groups, last, at = [0], 0, 0  # lengths of the open groups; length of the last atom
+    while at < len(pattern):
+        c, step = pattern[at], 1
+        count = re.match(r"\{(\d*)(,?)(\d*)\}", pattern[at:]) if c == "{" else None
+        if count is not None:
+            groups[-1] += last * (max(1, int(count[3] or count[1] or 1)) - 1)
+            step = len(count[0])
+        elif c == "(":
+            groups.append(0)
+        elif c == ")" and len(groups) > 1:
+            last = groups.pop()
+            groups[-1] += last
+        elif c not in "|*+?^$":
+            atom = re.match(r"\\(?:[pPxuU]\{[^}]*\}|.)|\[\^?\]?(?:\\.|[^\]\\])*\]|.", pattern[at:], re.DOTALL)
+            groups[-1] += 1
+            last, step = 1, len(atom[0])
+        at += step
+    return sum(groups)
+
+
 def bytes_automaton(pattern: str) -> tuple[np.ndarray, np.ndarray]:
     """A regular expression as (int[S,256] next state of each byte, bool[S] final), state 0 first.
 
@@ -138,6 +167,9 @@ def bytes_automaton(pattern: str) -> tuple[np.ndarray, np.ndarray]:
         from outlines_core import Index, Vocabulary
     except ImportError as error:
         raise ValueError("grammars need the extra `grammar`: pip install -e \".[grammar]\"") from error
+    if expanded_length(pattern) > MAX_EXPANDED:
+        raise ValueError(f"regular expression {pattern[:80]!r}: with its repetitions written out it has {expanded_length(pattern)} parts; at most "
+                         f"{MAX_EXPANDED} are allowed")
     try:
         index = Index(pattern, Vocabulary(256, {bytes([i]): [i] for i in range(256)}))
     except ValueError as error:

@@ -19,7 +19,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
+from specjax.grammar import Automaton
 from specjax.model import Model
+from specjax.serving.grammars import Grammars
 from specjax.serving.protocol import ChatCompletion, Completion, Refused, Sampling, parse
 from specjax.serving.tickets import Busy, Event, Ticket
 from specjax.serving.worker import Worker
@@ -64,7 +66,7 @@ def application(model: Model, worker: Worker, bounds: Bounds | None = None) -> S
     Returns:
       A Starlette application with /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics.
     """
-    bounds, served = bounds or Bounds(), {"count": 0}
+    bounds, served, grammars = bounds or Bounds(), {"count": 0}, Grammars(model)
 
     async def body_of(request: Request) -> bytes:
         if int(request.headers.get("content-length") or 0) > bounds.body:
@@ -86,7 +88,8 @@ def application(model: Model, worker: Worker, bounds: Bounds | None = None) -> S
         if len(prompts) * asked.n > bounds.prompts:
             raise Refused(400, f"{len(prompts)} prompts x n = {asked.n} exceed the {bounds.prompts} samples of one request", "prompt")
         wanted = (asked.top_logprobs if asked.logprobs else None) if chat else asked.logprobs
-        settings, choices = asked.settings(limit if limit else 1, model.eos, wanted), []
+        automaton = await _grammar(grammars, asked)
+        settings, choices = asked.settings(limit if limit else 1, model.eos, wanted, automaton), []
         if limit is None:  # a chat without a limit may fill what its prompt leaves of the capacity
             room = worker.engine.room_for(len(prompts[0]))
             settings = [dataclasses.replace(s, max_new_tokens=max(1, room)) for s in settings]
@@ -144,6 +147,16 @@ def application(model: Model, worker: Worker, bounds: Bounds | None = None) -> S
               Route("/v1/chat/completions", guarded(ChatCompletion), methods=["POST"]), Route("/v1/models", models),
               Route("/health", health), Route("/metrics", metrics)]
     return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown, 500: unknown})
+
+
+async def _grammar(grammars: Grammars, asked: Sampling) -> Automaton | None:
+    named = asked.grammar()
+    if named is None:
+        return None
+    try:
+        return await asyncio.to_thread(grammars.get, *named)
+    except ValueError as error:
+        raise Refused(400, str(error), "regex" if named[0] == "regex" else "response_format") from None
 
 
 def _refuse(error: Refused) -> JSONResponse:

@@ -5,11 +5,13 @@ repetition_penalty, the length of drafts, ...) may be given under the names of `
 """
 from __future__ import annotations
 
+import json
 import random
 from typing import Annotated, Any, Literal
 
 import pydantic
 
+from specjax.grammar import Automaton
 from specjax.settings import Settings
 
 
@@ -36,6 +38,22 @@ class StreamOptions(_Strict):
     include_usage: bool = False
 
 
+class JsonSchema(_Strict):
+    """A JSON schema under OpenAI's wrapping; `name` and `description` are for people, `strict` is always kept."""
+
+    name: str = ""
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], pydantic.Field(alias="schema")]
+    strict: bool | None = None
+
+
+class ResponseFormat(_Strict):
+    """Free text, or a JSON value of a schema. (Any JSON at all is no regular language: give a schema.)"""
+
+    type: Literal["text", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class Sampling(_Strict):
     """What both kinds of request share."""
 
@@ -56,11 +74,23 @@ class Sampling(_Strict):
     min_tokens: Annotated[int, pydantic.Field(ge=0)] = 0
     ignore_eos: bool = False
     draft: Annotated[int, pydantic.Field(ge=0)] | None = None
+    response_format: ResponseFormat | None = None
+    regex: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
 
-    def settings(self, new_tokens: int, eos: tuple[int, ...], logprobs: int | None) -> list[Settings]:
+    def grammar(self) -> tuple[str, str] | None:
+        """("regex" or "json_schema", its text), if the answer must be a word of a grammar."""
+        form = self.response_format
+        if form is not None and (form.type == "json_schema") != (form.json_schema is not None):
+            raise Refused(400, f"response_format: type {form.type!r} and json_schema contradict each other", "response_format")
+        schema = None if form is None or form.json_schema is None else json.dumps(form.json_schema.schema_)
+        if schema is not None and self.regex is not None:
+            raise Refused(400, "regex and response_format exclude each other", "regex")
+        return ("json_schema", schema) if schema is not None else ("regex", self.regex) if self.regex is not None else None
+
+    def settings(self, new_tokens: int, eos: tuple[int, ...], logprobs: int | None, grammar: Automaton | None = None) -> list[Settings]:
         """One Settings for each of the n samples; without a seed the text is not repeatable."""
         stops = [] if self.stop is None else [self.stop] if isinstance(self.stop, str) else self.stop
         seed = random.getrandbits(32) if self.seed is None else self.seed & 0xFFFFFFFF
@@ -72,7 +102,7 @@ class Sampling(_Strict):
                          min_p=self.min_p, typical_p=self.typical_p, repetition_penalty=self.repetition_penalty,
                          presence_penalty=self.presence_penalty, frequency_penalty=self.frequency_penalty, logit_bias=bias,
                          stop_ids=(*(() if self.ignore_eos else eos), *self.stop_token_ids), stop=tuple(stops), seed=seed, request_id=i,
-                         draft=self.draft, logprobs=logprobs) for i in range(self.n)]
+                         draft=self.draft, logprobs=logprobs, grammar=grammar) for i in range(self.n)]
 
 
 class Completion(Sampling):

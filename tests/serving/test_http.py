@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import json
+import re
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specjax import api, methods
+from specjax import api, grammar, methods
 from specjax.model import Model
 from specjax.serving.engine import Engine
 from specjax.serving.tickets import Limits
@@ -41,6 +42,14 @@ class Letters:
     def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(48 + t) for t in tokens)
 
+    decoder = None
+
+    def get_added_tokens_decoder(self) -> dict:
+        return {}
+
+    def id_to_token(self, i: int) -> str:
+        return chr(48 + i)
+
     def num_special_tokens_to_add(self, pair: bool) -> int:
         return 0
 
@@ -54,7 +63,8 @@ def server() -> Iterator[tuple[str, Engine]]:
     """A running server: (address, its engine)."""
     from specjax.serving.http import Bounds, application
     from specjax.serving.worker import Worker
-    engine = Engine(model(), *api.bind(model(), methods.get("lookup")), Limits(slots=2, capacity=192, new_tokens=64, queue=6, rounds=2, chunk=32))
+    engine = Engine(model(), *api.bind(model(), methods.get("lookup")), Limits(slots=2, capacity=192, new_tokens=64, queue=6, rounds=2, chunk=32,
+                                                                                      grammar=(16, 16)))
     engine.warm_up()
     worker = Worker(engine)
     with socket.socket() as s:
@@ -122,6 +132,23 @@ def test_E06_a_stop_string_cuts_text_tokens_and_logprobs_alike(client):
     assert all(p <= 0 for p in got.choices[0].logprobs.token_logprobs) and len(got.choices[0].logprobs.top_logprobs[0]) == 2
 
 
+def test_P07_a_regular_expression_holds(client):
+    ask = {"model": "tiny", "prompt": "abcabc", "max_tokens": 12, "temperature": 1.0, "seed": 4}
+    got = client.completions.create(**ask, extra_body={"regex": "(ab|c[0-9])*", "stop_token_ids": [63]})
+    text = got.choices[0].text
+    assert re.fullmatch("(ab|c[0-9])*o?", text) or re.fullmatch("(ab|c[0-9])*(a|c)?", text), text
+    grammar_of = grammar.regex("(ab|c[0-9])*", [bytes([48 + i]) for i in range(64)])
+    assert text == text_of("abcabc", max_new_tokens=12, temperature=1.0, seed=4, grammar=grammar_of, stop_ids=[63])
+    assert client.completions.create(**ask).choices[0].text != text
+
+
+def test_P07_a_json_schema_holds(client):
+    got = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "ab"}], max_tokens=40, seed=1, temperature=1.0,
+                                         response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [12, 345]}}},
+                                         extra_body={"stop_token_ids": [63]})
+    assert json.loads(got.choices[0].message.content.rstrip("o")) in (12, 345) and got.choices[0].finish_reason == "stop"
+
+
 def post(address: str, path: str, body: bytes) -> tuple[int, dict]:
     request = urllib.request.Request(address + path, body, {"content-type": "application/json"})
     try:
@@ -140,6 +167,12 @@ def post(address: str, path: str, body: bytes) -> tuple[int, dict]:
     (b'{"prompt": "a", "logit_bias": {"x": 1}}', 400, "logit_bias"), (b'{"prompt": "a", "logit_bias": {"64": 1}}', 400, "64"),
     (b'{"prompt": "a", "stop_token_ids": [99]}', 400, "99"), (b'{"prompt": "a", "max_tokens": 65}', 400, "64"),
     (b'{"prompt": "' + b"a" * 150 + b'", "max_tokens": 60}', 400, "capacity"), (b'{"prompt": "a", "n": 5}', 400, "4 samples"),
+    (b'{"prompt": "a", "regex": "("}', 400, "regular expression"), (b'{"prompt": "a", "regex": "(a{1000}){1000}"}', 400, "1000000"),
+    (b'{"prompt": "a", "regex": "~"}', 400, "allows nothing"), (b'{"prompt": "a", "regex": "a"}', 400, "no stop id"),
+    (b'{"prompt": "a", "regex": "a{40}", "stop_token_ids": [3]}', 400, "41 states"),
+    (b'{"prompt": "a", "response_format": {"type": "json_object"}}', 400, "response_format"),
+    (b'{"prompt": "a", "response_format": {"type": "json_schema"}}', 400, "contradict"),
+    (b'{"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}}', 400, "JSON schema"),
     (b'{"prompt": "a", "stop": [""]}', 400, "stop"), (b'{"prompt": "' + b"a" * 5000 + b'"}', 413, "4096"),
 ])
 def test_a_bad_body_gets_one_clear_error_and_harms_nobody(server, body, status, message):
